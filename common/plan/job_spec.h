@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/layout.h"
+#include "common/plan/model_spec.h"
+
+namespace esteira {
+
+struct DataSource {
+  std::string path;
+  double weight = 1;
+};
+
+struct AdamWOptions {
+  double learning_rate = 6e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+};
+
+enum class Decay { kCosine, kLinear, kConstant, kWsd };
+struct LearningRateSchedule {
+  int64_t warmup_steps = 0;
+  Decay decay = Decay::kCosine;
+  double final_ratio = 0.1;
+  int64_t decay_steps = 0;  // wsd
+};
+
+enum class OnNonFinite { kSkip, kStop };
+
+// A layout as the user asked for it; what is absent the planner chooses.
+struct LayoutRequest {
+  std::optional<int> stages;
+  std::optional<int> chunks_per_stage;
+  std::optional<int> replicas;
+  std::optional<int> zero;
+  std::optional<std::string> schedule;
+  std::optional<int> reduce_every;
+  std::optional<int> gather_for;
+  std::optional<int64_t> micro_batch_size;
+  std::string recompute = "none";  // none | full | auto
+};
+
+// A job with all defaults filled in: what to train, on what data, how. Knows no hosts, ranks or devices.
+// It is made from the proto by job_codec.h, which has checked it.
+struct JobSpec {
+  std::string name;
+  ModelSpec model;
+  std::vector<DataSource> train;
+  std::vector<DataSource> validation;
+  std::string tokenizer = "bytes";
+  int64_t sequence_length = 0;
+  uint64_t seed = 0;
+  int64_t steps = 0;
+  int64_t global_batch_size = 0;
+  Precision precision = Precision::kBf16;
+  double gradient_clip_norm = 1;
+  AdamWOptions adamw;
+  LearningRateSchedule schedule;
+  int64_t validate_every_steps = 0;
+  int64_t validation_batches = 4;
+  OnNonFinite on_non_finite = OnNonFinite::kSkip;
+  int64_t parameter_hash_every_steps = 0;
+  bool write_sample_ids = false;
+  LayoutRequest layout;
+  std::string checkpoint_directory;
+  int64_t checkpoint_every_steps = 0;
+  int64_t checkpoints_to_keep = 0;
+};
+
+}  // namespace esteira

@@ -1,0 +1,32 @@
+// The abstract machine that runs a plan: per rank one FIFO per queue, dependencies between queues, rendezvous between
+// ranks. Without durations it proves that a plan ends; with them it is the simulator. There is only this one.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan/plan.h"
+
+namespace esteira {
+
+struct Interval {
+  double start = 0;
+  double end = 0;
+};
+
+struct Execution {
+  double makespan = 0;
+  std::vector<std::vector<Interval>> intervals;  // by rank, by instruction
+};
+
+// Seconds of one instruction on one rank; for a rendezvous or a collective the largest over its participants counts.
+using DurationFunction = std::function<double(const Program&, const Instruction&)>;
+
+// Runs `programs` to the end. A send and its receive start together once both are at the head of their queues with
+// their dependencies met; so do the members of a collective. InvalidArgument names what every rank waits for when
+// nothing can move ("deadlock: ...").
+absl::StatusOr<Execution> RunMachine(const Plan& plan, const std::vector<Program>& programs,
+                                     const DurationFunction& duration);
+
+}  // namespace esteira

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/plan/instruction.h"
+#include "common/plan/layout.h"
+#include "common/plan/model_spec.h"
+
+namespace esteira {
+
+// Consecutive samples of the global batch; the last ones of a replica may be short or empty.
+struct MicroBatch {
+  int64_t first_sample = 0;  // within the global batch
+  int64_t num_samples = 0;
+  bool operator==(const MicroBatch&) const = default;
+};
+
+struct SlotClass {
+  int64_t bytes = 0;  // of one slot
+  int32_t count = 0;
+  bool operator==(const SlotClass&) const = default;
+};
+
+// What one rank does in one step, in order.
+struct Program {
+  int rank = 0;
+  int stage = 0;
+  int replica = 0;
+  std::vector<int> units;                 // held by this rank, ascending, ends of a tied table included
+  std::vector<MicroBatch> micro_batches;  // of its replica
+  std::vector<Instruction> instructions;
+  std::array<SlotClass, kNumSlotKinds> slots{};
+  bool operator==(const Program&) const = default;
+
+  const SlotClass& slot_class(SlotKind kind) const { return slots[static_cast<size_t>(kind)]; }
+};
+
+// Which of a unit's buffers a rank holds whole, and which only as its shard. The only trace of the ZeRO level.
+struct Placement {
+  bool whole_parameters = true;  // ZeRO 0-2
+  bool whole_sums = true;        // ZeRO 0-1
+  bool whole_states = true;      // ZeRO 0: master weights and moments
+};
+Placement PlacementOf(int zero);
+
+// Bytes of one rank at its peak, by what they are for.
+struct MemoryUse {
+  int64_t parameters = 0;  // in the job's precision
+  int64_t gradients = 0;   // fp32 sums
+  int64_t optimizer = 0;   // master, first and second moment, fp32
+  int64_t slots = 0;
+  int64_t workspace = 0;
+  int64_t total() const { return parameters + gradients + optimizer + slots + workspace; }
+  bool operator==(const MemoryUse&) const = default;
+};
+
+struct Prediction {
+  double step_seconds = 0;
+  double bubble_ratio = 0;
+  std::vector<MemoryUse> memory;  // by rank
+  bool operator==(const Prediction&) const = default;
+};
+
+// Everything that is decided before a step, as data. `evaluate` computes the loss only (F, point to point, GATHER,
+// RELEASE and one NORM); it shares the slots' sizes with `train`.
+struct Plan {
+  ModelSpec model;
+  Layout layout;
+  Precision precision = Precision::kFp32;
+  std::vector<Program> train;     // by rank
+  std::vector<Program> evaluate;  // by rank
+  Prediction prediction;
+  bool operator==(const Plan&) const = default;
+};
+
+// How far a plan is lowered: after which pass it stands. Validate checks what holds from there on.
+enum class Phase { kGenerated, kExpanded, kPeers, kPointToPoint, kZero, kOverlapped, kSlots };
+inline constexpr Phase kLowered = Phase::kSlots;
+
+// Text form of whole plans: a header (model, layout, precision), then for each program a line "rank R stage S replica
+// Q", its slots, and one instruction a line. Parse(Print(plan)) == plan, the prediction included. For golden files,
+// logs, errors, and the command line.
+std::string PrintPlan(const Plan& plan);
+absl::StatusOr<Plan> ParsePlan(absl::string_view text);
+
+// SHA-256 of the text form without the prediction: equal plans have equal digests.
+std::string PlanDigest(const Plan& plan);
+
+}  // namespace esteira
