@@ -35,6 +35,13 @@ BufferLayout SavedLayout(const ModelSpec& model, const UnitSpec& unit, int64_t b
 BufferLayout WorkspaceLayout(const ModelSpec& model, const UnitSpec& unit, int64_t batch,
                              int64_t sequence, Precision precision);
 
+// Rows of logits that the head forms and scores at once. They never cross a sequence, so the loss of a sequence does not
+// depend on its micro-batch, and a forward pass that keeps nothing needs room for these rows only.
+int64_t HeadRowsAtOnce(int64_t sequence);
+
+// Bytes of worker/kernels' LossSums, for a head that recomputes.
+inline constexpr int64_t kLossSumsBytes = 16;
+
 // fp32 scratch of the attention kernels: three [T, D] matrices for each of at most 16 (sequence, key-value head) pairs
 // that are worked on at once.
 int64_t AttentionWorkspaceElements(int64_t batch, int64_t sequence, int64_t num_kv_heads, int64_t head_size);

@@ -27,9 +27,9 @@ struct UnitArguments {
   Tensor y;          // [N,H]; not for the head
   Tensor dy;         // [N,H]; not for the head
   Tensor dx;         // [N,H]; not for the embedding
-  std::byte* saved = nullptr;      // SavedLayout of the unit
+  std::byte* saved = nullptr;      // SavedLayout of the unit; null: a forward pass that will be recomputed
   std::byte* workspace = nullptr;  // WorkspaceLayout of the unit
-  LossSums* loss = nullptr;        // the head adds to it
+  LossSums* loss = nullptr;        // the head adds to it; null: the head recomputes
   bool evaluate = false;           // forward only: the head leaves out the gradient
 };
 
@@ -37,7 +37,8 @@ class UnitCompute {
  public:
   virtual ~UnitCompute() = default;
   // x -> y and saved. The head: x -> loss, and in training all that its backward pass needs.
-  // With `y` without data (recompute) only `saved` is made, and the head adds no loss.
+  // Recompute: `y` without data (the head: no `loss`); only `saved` is made, the same bits as before. Without `saved`
+  // (the pass before a recompute) only y, or the loss, is made.
   virtual void Forward(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const = 0;
   // dy, x, saved -> dx; leaves in `saved` what BackwardWeight needs besides x and dy.
   virtual void BackwardInput(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const = 0;
