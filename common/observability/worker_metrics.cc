@@ -1,0 +1,90 @@
+#include "common/observability/worker_metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/observability/families.h"
+
+namespace esteira {
+namespace {
+
+const char* const kTransports[] = {"inproc", "ucx", "nccl", "other"};
+const char* const kOperations[] = {"SEND_ACT", "RECV_ACT", "SEND_GRAD", "RECV_GRAD", "GATHER",
+                                   "REDUCE",   "TIE_GRAD", "NORM",      "TIE_PARAM", "other"};
+
+const std::pair<ExitCause, const char*> kCauses[] = {{ExitCause::kDone, "done"},
+                                                     {ExitCause::kError, "error"},
+                                                     {ExitCause::kSignal, "signal"},
+                                                     {ExitCause::kOutOfMemory, "out_of_memory"}};
+
+template <size_t kSize>
+std::string Known(const char* const (&names)[kSize], absl::string_view name) {
+  for (const char* known : names) {
+    if (name == known) return known;
+  }
+  return "other";
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
+    : steps_(CounterOf(registry, "esteira_worker_steps_total",
+                       "Training steps that the trainer finished")),
+      tokens_(CounterOf(registry, "esteira_worker_tokens_total",
+                        "Tokens of the global batches of the finished steps")),
+      loss_(GaugeOf(registry, "esteira_worker_loss", "Training loss of the last step")),
+      step_seconds_(HistogramOf(registry, "esteira_worker_step_seconds",
+                                "Duration of a training step on this rank", StepSecondsBuckets())),
+      bubble_ratio_(GaugeOf(registry, "esteira_worker_bubble_ratio",
+                            "Share of the last step in which the rank waited for a neighbour")),
+      exposed_communication_ratio_(
+          GaugeOf(registry, "esteira_worker_exposed_communication_ratio",
+                  "Share of the last step in which computation waited for sharding communication")),
+      trainer_starts_(CounterOf(registry, "esteira_worker_trainer_starts_total",
+                                "Trainer processes that the daemon started")),
+      connected_(GaugeOf(registry, "esteira_worker_connected",
+                         "1 while the session with the coordinator is open")) {
+  auto& moved = prometheus::BuildCounter()
+                    .Name("esteira_worker_moved_bytes_total")
+                    .Help("Bytes that the rank moved to or from other ranks")
+                    .Register(registry);
+  for (const char* transport : kTransports) {
+    for (const char* operation : kOperations) {
+      bytes_moved_[{transport, operation}] =
+          &moved.Add({{"transport", transport}, {"operation", operation}});
+    }
+  }
+  auto& exits = prometheus::BuildCounter()
+                    .Name("esteira_worker_trainer_exits_total")
+                    .Help("Trainer processes that ended, by cause")
+                    .Register(registry);
+  for (const auto& [cause, name] : kCauses) trainer_exits_[cause] = &exits.Add({{"cause", name}});
+}
+
+void WorkerMetrics::ObserveStep(const StepObservation& step) {
+  steps_.Increment();
+  tokens_.Increment(static_cast<double>(step.tokens));
+  loss_.Set(step.loss);
+  step_seconds_.Observe(absl::ToDoubleSeconds(step.duration));
+  bubble_ratio_.Set(step.bubble_ratio);
+  exposed_communication_ratio_.Set(step.exposed_communication_ratio);
+  const std::string transport = Known(kTransports, step.transport);
+  for (const auto& [operation, bytes] : step.bytes_moved) {
+    bytes_moved_.at({transport, Known(kOperations, operation)})
+        ->Increment(static_cast<double>(bytes));
+  }
+}
+
+void WorkerMetrics::ObserveStart() { trainer_starts_.Increment(); }
+
+void WorkerMetrics::ObserveExit(ExitCause cause) { trainer_exits_.at(cause)->Increment(); }
+
+void WorkerMetrics::SetConnected(bool connected) { connected_.Set(connected ? 1 : 0); }
+
+}  // namespace esteira

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace prometheus {
+class Counter;
+class Gauge;
+class Histogram;
+}  // namespace prometheus
+
+namespace esteira {
+
+// Why a trainer process ended.
+enum class ExitCause { kDone, kError, kSignal, kOutOfMemory };
+
+// One step of this worker's trainer.
+struct StepObservation {
+  double loss = 0;
+  int64_t tokens = 0;  // of the global batch
+  absl::Duration duration;
+  double bubble_ratio = 0;
+  double exposed_communication_ratio = 0;
+  std::string transport;  // inproc | ucx | nccl
+  std::map<std::string, int64_t>
+      bytes_moved;  // by operation: a communication op's name, e.g. "SEND_ACT"
+};
+
+// What a worker daemon exports. The registry owns the metrics and outlives this. Series that are
+// known in advance exist from the start with value 0; an unknown transport or operation counts as
+// "other", so that labels stay bounded. Thread-safe.
+class WorkerMetrics {
+ public:
+  explicit WorkerMetrics(prometheus::Registry& registry);
+
+  void ObserveStep(const StepObservation& step);
+  void ObserveStart();
+  void ObserveExit(ExitCause cause);
+  void SetConnected(bool connected);
+
+ private:
+  prometheus::Counter& steps_;
+  prometheus::Counter& tokens_;
+  prometheus::Gauge& loss_;
+  prometheus::Histogram& step_seconds_;
+  prometheus::Gauge& bubble_ratio_;
+  prometheus::Gauge& exposed_communication_ratio_;
+  prometheus::Counter& trainer_starts_;
+  prometheus::Gauge& connected_;
+  std::map<std::pair<std::string, std::string>, prometheus::Counter*>
+      bytes_moved_;  // transport, operation
+  std::map<ExitCause, prometheus::Counter*> trainer_exits_;
+};
+
+}  // namespace esteira
