@@ -1,0 +1,32 @@
+#include "worker/model/embedding.h"
+
+// Legend: N tokens, T positions, V vocabulary, H hidden size.
+
+namespace esteira {
+
+Embedding::Embedding(const ModelSpec& model, const UnitSpec& unit) : tied_(model.tie_embeddings) {
+  const bool gpt2 = model.architecture == Architecture::kGpt2;
+  table_ = tied_ ? ParameterView::TiedTable(model)
+                 : ParameterView::Find(unit, gpt2 ? "wte.weight" : "embed_tokens.weight");
+  if (gpt2) positions_ = ParameterView::Find(unit, "wpe.weight");
+}
+
+void Embedding::Forward(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const {
+  if (arguments.batch == 0 || arguments.y.data == nullptr) return;
+  const ElementType type = arguments.y.type;
+  const Tensor table_VH = table_.In(tied_ ? arguments.tied_parameters : arguments.parameters, type);
+  kernels.EmbeddingForward(arguments.tokens, table_VH, positions_.In(arguments.parameters, type),
+                           arguments.sequence, arguments.y, stream);
+}
+
+void Embedding::BackwardInput(const UnitArguments&, Kernels&, Stream&) const {}
+
+void Embedding::BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
+                               Stream& stream) const {
+  if (arguments.batch == 0) return;
+  const Tensor dtable_VH = table_.In(tied_ ? arguments.tied_gradients : arguments.gradients);
+  kernels.EmbeddingBackward(arguments.dy, arguments.tokens, arguments.sequence, dtable_VH,
+                            positions_.In(arguments.gradients), stream);
+}
+
+}  // namespace esteira

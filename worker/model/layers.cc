@@ -1,0 +1,116 @@
+#include "worker/model/layers.h"
+
+#include "absl/strings/match.h"
+#include "common/base/status_macros.h"
+
+namespace esteira {
+
+ParameterView ParameterView::Find(const UnitSpec& unit, const std::string& suffix) {
+  for (const ParameterSpec& parameter : unit.parameters) {
+    if (!absl::EndsWith(parameter.name, suffix)) continue;
+    const int64_t rows = parameter.shape.size() == 2 ? parameter.shape[0] : 1;
+    return {parameter.offset, rows, parameter.elements / rows};
+  }
+  CHECK(!"the unit has no parameter of this name");
+  return {};
+}
+
+Tensor ParameterView::In(std::byte* parameters, ElementType type) const {
+  if (!present()) return {};
+  return {parameters + offset * BytesOf(type), type, rows, columns};
+}
+
+Tensor ParameterView::In(float* gradients) const {
+  if (!present()) return {};
+  return {reinterpret_cast<std::byte*>(gradients + offset), ElementType::kFp32, rows, columns};
+}
+
+void Linear::Forward(Tensor x_NI, std::byte* parameters, Tensor y_NO,
+                     const Backend& backend) const {
+  backend.kernels.LinearForward(x_NI, weight_.In(parameters, x_NI.type),
+                                bias_.In(parameters, x_NI.type), layout_, y_NO, backend.stream);
+}
+
+void Linear::BackwardInput(Tensor dy_NO, std::byte* parameters, Tensor dx_NI,
+                           const Backend& backend) const {
+  backend.kernels.LinearBackwardInput(dy_NO, weight_.In(parameters, dy_NO.type), layout_, dx_NI,
+                                      backend.stream);
+}
+
+void Linear::BackwardWeight(Tensor x_NI, Tensor dy_NO, float* gradients,
+                            const Backend& backend) const {
+  backend.kernels.LinearBackwardWeight(x_NI, dy_NO, layout_, weight_.In(gradients),
+                                       bias_.In(gradients), backend.stream);
+}
+
+Norm::Norm(const ModelSpec& model, const UnitSpec& unit, const std::string& name)
+    : architecture_(model.architecture),
+      epsilon_(model.norm_epsilon),
+      weight_(ParameterView::Find(unit, name + ".weight")) {
+  if (architecture_ == Architecture::kGpt2) bias_ = ParameterView::Find(unit, name + ".bias");
+}
+
+void Norm::Forward(Tensor x_NH, std::byte* parameters, Tensor y_NH, const Statistics& statistics,
+                   const Backend& backend) const {
+  const Tensor weight_H = weight_.In(parameters, x_NH.type);
+  switch (architecture_) {
+    case Architecture::kGpt2:
+      backend.kernels.LayerNormForward(x_NH, weight_H, bias_.In(parameters, x_NH.type), epsilon_,
+                                       y_NH, statistics.mean_N, statistics.rstd_N, backend.stream);
+      return;
+    case Architecture::kLlama:
+      backend.kernels.RmsNormForward(x_NH, weight_H, epsilon_, y_NH, statistics.rstd_N,
+                                     backend.stream);
+      return;
+  }
+}
+
+void Norm::BackwardInput(Tensor dy_NH, Tensor x_NH, std::byte* parameters,
+                         const Statistics& statistics, Tensor dx_NH, Tensor partial,
+                         const Backend& backend) const {
+  const Tensor weight_H = weight_.In(parameters, x_NH.type);
+  backend.kernels.Zero(partial, backend.stream);
+  switch (architecture_) {
+    case Architecture::kGpt2:
+      backend.kernels.LayerNormBackwardWeight(dy_NH, x_NH, statistics.mean_N, statistics.rstd_N,
+                                              PartialWeight(partial), PartialBias(partial),
+                                              backend.stream);
+      backend.kernels.LayerNormBackwardInput(dy_NH, x_NH, weight_H, statistics.mean_N,
+                                             statistics.rstd_N, dx_NH, backend.stream);
+      return;
+    case Architecture::kLlama:
+      backend.kernels.RmsNormBackwardWeight(dy_NH, x_NH, statistics.rstd_N, PartialWeight(partial),
+                                            backend.stream);
+      backend.kernels.RmsNormBackwardInput(dy_NH, x_NH, weight_H, statistics.rstd_N, dx_NH,
+                                           backend.stream);
+      return;
+  }
+}
+
+void Norm::BackwardWeight(Tensor partial, float* gradients, const Backend& backend) const {
+  backend.kernels.Accumulate(PartialWeight(partial), weight_.In(gradients), backend.stream);
+  if (!bias_.present()) return;
+  backend.kernels.Accumulate(PartialBias(partial), bias_.In(gradients), backend.stream);
+}
+
+Tensor Norm::PartialWeight(Tensor partial) const {
+  return {partial.data, partial.type, 1, weight_.columns};
+}
+
+Tensor Norm::PartialBias(Tensor partial) const {
+  return {partial.data + weight_.columns * BytesOf(partial.type), partial.type, 1, bias_.columns};
+}
+
+AttentionShape ShapeOfAttention(const ModelSpec& model, const UnitArguments& arguments) {
+  return {arguments.batch, arguments.sequence, model.num_heads, model.num_kv_heads,
+          model.head_size()};
+}
+
+Tensor AttentionScratch(const ModelSpec& model, const Slices& workspace,
+                        const UnitArguments& arguments) {
+  return workspace.View("attention", 1,
+                        AttentionWorkspaceElements(arguments.batch, arguments.sequence,
+                                                   model.num_kv_heads, model.head_size()));
+}
+
+}  // namespace esteira
