@@ -27,7 +27,9 @@ enum class Op : uint8_t {
   kClear,    // CLEAR    opens the unit's gradient window in slot (none: the sums themselves) with zeros
   kReduce,   // REDUCE   closes the window: sums it over the replicas and adds it to the gradient sums
   // End of step.
-  kTieGradient,   // TIE_GRAD   the head end's gradient sums are added to the owner's (peer: the other end's rank)
+  // TIE_* have the unit of the end that their rank holds, and the other end's rank as peer. With both ends on one rank
+  // there is one TIE_GRAD, of the head end and without peer, and no TIE_PARAM.
+  kTieGradient,   // TIE_GRAD   the head end's gradient sums are added to the owner's
   kNorm,          // NORM       all ranks agree on loss, gradient norm and whether the step counts
   kStep,          // STEP       the optimizer updates the unit's master weights, moments and own parameters
   kTieParameter,  // TIE_PARAM  the owner's updated parameters are copied to the head end
@@ -48,7 +50,8 @@ enum class SlotKind : uint8_t {
 };
 inline constexpr int kNumSlotKinds = static_cast<int>(SlotKind::kWindow) + 1;
 
-// A small fixed-size value. -1: does not apply, or not yet lowered that far.
+// A small fixed-size value. -1: does not apply, or not yet lowered that far. The embedding has no x and dx, the head no y
+// and dy, a forward pass that will be recomputed no saved.
 struct Instruction {
   Op op = Op::kForward;
   int32_t unit = -1;         // before `expand`: the chunk

@@ -78,8 +78,17 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// How far a plan is lowered: after which pass it stands. Validate checks what holds from there on.
-enum class Phase { kGenerated, kExpanded, kPeers, kPointToPoint, kZero, kOverlapped, kSlots };
+// How far a plan is lowered: after which pass it stands. Validate checks what holds from there on. Ranks, units and
+// micro-batches of the programs are set in all of them; slots and slot classes are unset before kSlots.
+enum class Phase {
+  kGenerated,     // compute ops only; Instruction::unit is the chunk
+  kExpanded,      // compute ops only, on units
+  kPeers,         // the same: neighbours on one rank are known to need no exchange
+  kPointToPoint,  // with SEND_* and RECV_*
+  kZero,          // with everything else
+  kOverlapped,    // the same, in a better order
+  kSlots,         // every slot is numbered: what a worker gets
+};
 inline constexpr Phase kLowered = Phase::kSlots;
 
 // Text form of whole plans: a header (model, layout, precision), then for each program a line "rank R stage S replica
