@@ -1,0 +1,88 @@
+// Communication gets one compute instruction of time: receives and gathers stand one compute
+// instruction earlier than they must, reductions one later. That is what makes two buffers where
+// one would do, and lets queues run beside each other. A unit has one gathered buffer and one
+// window at a time, so nothing moves past the end of the one before.
+#include <utility>
+
+#include "coordinator/planner/lowering/lowering.h"
+
+namespace esteira {
+namespace {
+
+using Instructions = std::vector<Instruction>;
+
+// Position of the compute instruction nearest to `i` in `step` direction (1 or -1); -1 when there
+// is none.
+int NearestCompute(const Instructions& instructions, int i, int step) {
+  for (i += step; i >= 0 && i < static_cast<int>(instructions.size()); i += step) {
+    if (IsCompute(instructions[static_cast<size_t>(i)].op)) return i;
+  }
+  return -1;
+}
+
+bool Has(const Instructions& instructions, int begin, int end, Op op, int unit) {
+  for (int i = begin; i < end; ++i) {
+    const Instruction& instruction = instructions[static_cast<size_t>(i)];
+    if (instruction.op == op && instruction.unit == unit) return true;
+  }
+  return false;
+}
+
+// The compute instruction before which instruction `i` may stand, or -1 to leave it.
+int Earlier(const Instructions& instructions, int i) {
+  const Instruction& instruction = instructions[static_cast<size_t>(i)];
+  const bool receive = instruction.op == Op::kRecvAct || instruction.op == Op::kRecvGrad;
+  if (!receive && instruction.op != Op::kGather) return -1;
+  if (NearestCompute(instructions, i, 1) < 0) return -1;  // the end of the step
+  const int previous = NearestCompute(instructions, i, -1);
+  if (previous < 0 || receive) return previous;
+  return Has(instructions, previous, i, Op::kRelease, instruction.unit) ? -1 : previous;
+}
+
+// The compute instruction after which instruction `i` may stand, or -1 to leave it.
+int Later(const Instructions& instructions, int i) {
+  const Instruction& instruction = instructions[static_cast<size_t>(i)];
+  if (instruction.op != Op::kReduce) return -1;
+  const int next = NearestCompute(instructions, i, 1);
+  if (next < 0 || Has(instructions, i, next, Op::kClear, instruction.unit)) return -1;
+  return next;
+}
+
+Instructions Move(const Instructions& instructions, bool window_slots) {
+  std::vector<Instructions> before(instructions.size()), after(instructions.size());
+  std::vector<bool> moved(instructions.size(), false);
+  for (int i = 0; i < static_cast<int>(instructions.size()); ++i) {
+    const Instruction& instruction = instructions[static_cast<size_t>(i)];
+    const int earlier = Earlier(instructions, i);
+    const int later = window_slots ? Later(instructions, i) : -1;
+    if (earlier >= 0) before[static_cast<size_t>(earlier)].push_back(instruction);
+    if (later >= 0) after[static_cast<size_t>(later)].push_back(instruction);
+    moved[static_cast<size_t>(i)] = earlier >= 0 || later >= 0;
+  }
+  Instructions result;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    result.insert(result.end(), before[i].begin(), before[i].end());
+    if (!moved[i]) result.push_back(instructions[i]);
+    result.insert(result.end(), after[i].begin(), after[i].end());
+  }
+  return result;
+}
+
+}  // namespace
+
+bool HasWindowSlots(const Layout& layout) {
+  const bool one_window =
+      layout.reduce_every == kAll || layout.reduce_every >= layout.num_micro_batches();
+  return !(one_window && PlacementOf(layout.zero).whole_sums);
+}
+
+absl::StatusOr<Plan> Overlap(Plan plan) {
+  const bool window_slots = HasWindowSlots(plan.layout);
+  for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
+    for (Program& program : *programs)
+      program.instructions = Move(program.instructions, window_slots);
+  }
+  return plan;
+}
+
+}  // namespace esteira
