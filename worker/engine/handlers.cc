@@ -1,0 +1,365 @@
+#include "worker/engine/handlers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/optimizer/learning_rate.h"
+
+namespace esteira {
+namespace {
+
+std::span<std::byte> Bytes(const Tensor& tensor) {
+  return {tensor.data, static_cast<size_t>(tensor.bytes())};
+}
+
+Range Intersection(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+// Any memory of a multiple of four bytes, as what Zero takes.
+template <typename T>
+Tensor Words(std::span<T> values) {
+  return {reinterpret_cast<std::byte*>(values.data()), ElementType::kFp32,
+          static_cast<int64_t>(values.size_bytes() / sizeof(float)), 1};
+}
+
+// Sums to which several windows are added start a step at zero; a window that is the sums
+// themselves is cleared by CLEAR.
+std::vector<int> UnitsWithWindows(const Program& program) {
+  std::vector<int> units;
+  for (const Instruction& i : program.instructions) {
+    if (i.op == Op::kReduce && i.slot >= 0) units.push_back(i.unit);
+  }
+  std::sort(units.begin(), units.end());
+  units.erase(std::unique(units.begin(), units.end()), units.end());
+  return units;
+}
+
+}  // namespace
+
+Handlers::Handlers(const Machinery& machinery)
+    : machinery_(machinery),
+      compute_(machinery.units.size()),
+      type_(ComputeType(machinery.plan.precision)),
+      gathered_(machinery.units.size()),
+      windows_(machinery.units.size()),
+      agreed_(machinery.device.NewEvent()) {
+  const Plan& plan = machinery_.plan;
+  for (int unit : plan.train[static_cast<size_t>(machinery_.options.rank)].units) {
+    if (unit >= NumComputeUnits(plan.model)) continue;
+    compute_[static_cast<size_t>(unit)] = MakeUnitCompute(plan.model, Spec(unit), plan.precision);
+  }
+}
+
+void Handlers::Begin(const Program& program, const RunSettings& settings) {
+  program_ = &program;
+  settings_ = settings;
+  ledger_.emplace(program);
+  op_bytes_.fill(0);
+  total_ = Contribution();
+  agreement_ = Agreement();
+  const RankMemory& memory = machinery_.memory;
+  Stream& compute = machinery_.queues[Queue::kCompute];
+  machinery_.kernels.Zero(Words(memory.losses()), compute);
+  machinery_.kernels.Zero(Words(memory.flags()), compute);
+  Stream& shard = machinery_.queues[Queue::kShard];
+  for (int unit : UnitsWithWindows(program)) {
+    machinery_.kernels.Zero(memory.unit(unit)->sums.All(), shard);
+  }
+}
+
+void Handlers::Issue(size_t index) {
+  const Instruction& i = program_->instructions[index];
+  ledger_->Enter(i, settings_.evaluate);
+  using Direction = Transfer::Direction;
+  const auto x = [&] { return Activations(SlotKind::kActivation, i.x, i.micro_batch); };
+  const auto y = [&] { return Activations(SlotKind::kActivation, i.y, i.micro_batch); };
+  const auto dx = [&] { return Activations(SlotKind::kGradient, i.dx, i.micro_batch); };
+  const auto dy = [&] { return Activations(SlotKind::kGradient, i.dy, i.micro_batch); };
+  switch (i.op) {
+    case Op::kForward: return Forward(i, index);
+    case Op::kBackward: return Backward(i, index);
+    case Op::kBackwardInput: return BackwardInput(i, index);
+    case Op::kBackwardWeight: return BackwardWeight(i);
+    case Op::kRecompute: return Recompute(i);
+    case Op::kSendAct: return Move(i, Direction::kSend, y(), Op::kSendAct, i.unit);
+    case Op::kRecvAct: return Move(i, Direction::kReceive, x(), Op::kSendAct, i.unit - 1);
+    case Op::kSendGrad: return Move(i, Direction::kSend, dx(), Op::kSendGrad, i.unit - 1);
+    case Op::kRecvGrad: return Move(i, Direction::kReceive, dy(), Op::kSendGrad, i.unit);
+    case Op::kGather: return Gather(i);
+    case Op::kRelease: return Release(i);
+    case Op::kClear: return Clear(i);
+    case Op::kReduce: return Reduce(i);
+    case Op::kTieGradient: return TieGradient(i);
+    case Op::kNorm: return Norm();
+    case Op::kStep: return Step(i);
+    case Op::kTieParameter: return TieParameter(i);
+  }
+}
+
+// --- compute ---
+
+Tensor Handlers::Activations(SlotKind kind, int32_t slot, int32_t micro_batch) const {
+  if (slot < 0) return {};
+  const int64_t samples = program_->micro_batches[static_cast<size_t>(micro_batch)].num_samples;
+  return {machinery_.memory.Slot(kind, slot), type_,
+          samples * machinery_.plan.layout.sequence_length, machinery_.plan.model.hidden_size};
+}
+
+std::byte* Handlers::Parameters(int unit) const {
+  const UnitMemory* memory = machinery_.memory.unit(unit);
+  if (memory == nullptr) return nullptr;
+  // A head end beside its owner has no parameters of its own.
+  if (memory->parameters.data() == nullptr) return Parameters(Spec(unit).owner);
+  std::byte* gathered = gathered_[static_cast<size_t>(unit)];
+  return gathered != nullptr ? gathered : memory->parameters.data();
+}
+
+UnitArguments Handlers::Arguments(const Instruction& i) const {
+  const RankMemory& memory = machinery_.memory;
+  const Layout& layout = machinery_.plan.layout;
+  UnitArguments arguments;
+  arguments.batch = program_->micro_batches[static_cast<size_t>(i.micro_batch)].num_samples;
+  arguments.sequence = layout.sequence_length;
+  arguments.evaluate = settings_.evaluate;
+  for (int used : Spec(i.unit).uses) {
+    const bool tied = used != i.unit;
+    (tied ? arguments.tied_parameters : arguments.parameters) = Parameters(used);
+    (tied ? arguments.tied_gradients : arguments.gradients) = windows_[static_cast<size_t>(used)];
+  }
+  const int64_t rows = arguments.batch * arguments.sequence;
+  const auto ids = [rows](std::span<int32_t> values) {
+    return Tensor{reinterpret_cast<std::byte*>(values.data()), ElementType::kInt32, rows, 1};
+  };
+  if (Spec(i.unit).kind == UnitKind::kEmbedding) {
+    arguments.tokens = ids(memory.Tokens(i.micro_batch));
+  }
+  if (Spec(i.unit).kind == UnitKind::kHead) {
+    arguments.targets = ids(memory.Targets(i.micro_batch));
+    arguments.loss = &memory.losses()[static_cast<size_t>(i.micro_batch)];
+  }
+  arguments.x = Activations(SlotKind::kActivation, i.x, i.micro_batch);
+  arguments.y = Activations(SlotKind::kActivation, i.y, i.micro_batch);
+  arguments.dy = Activations(SlotKind::kGradient, i.dy, i.micro_batch);
+  arguments.dx = Activations(SlotKind::kGradient, i.dx, i.micro_batch);
+  if (i.saved >= 0) arguments.saved = memory.Slot(SlotKind::kSaved, i.saved);
+  arguments.workspace = memory.workspace();
+  return arguments;
+}
+
+void Handlers::CheckFinite(Tensor tensor, size_t index) {
+  if (!machinery_.options.check_finite_each_op || settings_.evaluate) return;
+  if (tensor.data == nullptr) return;
+  machinery_.kernels.FindNonFinite(tensor, &machinery_.memory.flags()[index],
+                                   machinery_.queues[Queue::kCompute]);
+}
+
+void Handlers::Forward(const Instruction& i, size_t index) {
+  const UnitArguments arguments = Arguments(i);
+  compute_[static_cast<size_t>(i.unit)]->Forward(arguments, machinery_.kernels, StreamOf(i.op));
+  CheckFinite(arguments.y, index);
+}
+
+void Handlers::Backward(const Instruction& i, size_t index) {
+  BackwardInput(i, index);
+  BackwardWeight(i);
+}
+
+void Handlers::BackwardInput(const Instruction& i, size_t index) {
+  const UnitArguments arguments = Arguments(i);
+  compute_[static_cast<size_t>(i.unit)]->BackwardInput(arguments, machinery_.kernels,
+                                                       StreamOf(i.op));
+  CheckFinite(arguments.dx, index);
+}
+
+void Handlers::BackwardWeight(const Instruction& i) {
+  compute_[static_cast<size_t>(i.unit)]->BackwardWeight(Arguments(i), machinery_.kernels,
+                                                        StreamOf(i.op));
+}
+
+void Handlers::Recompute(const Instruction& i) {
+  UnitArguments arguments = Arguments(i);
+  arguments.y = {};
+  arguments.loss = nullptr;
+  compute_[static_cast<size_t>(i.unit)]->Forward(arguments, machinery_.kernels, StreamOf(i.op));
+}
+
+// --- point to point ---
+
+// `boundary`: the unit before the cut that the message crosses.
+void Handlers::Move(const Instruction& i, Transfer::Direction direction, Tensor tensor, Op kind,
+                    int boundary) {
+  BytesOfOp(i.op) += tensor.bytes();
+  const Tag tag = {static_cast<uint32_t>(kind), static_cast<uint32_t>(boundary),
+                   static_cast<uint32_t>(i.micro_batch)};
+  Exchange(machinery_.transport, {{direction, i.peer, tag, Bytes(tensor)}},
+           machinery_.options.operation_timeout, StreamOf(i.op));
+}
+
+// --- sharding ---
+
+void Handlers::Gather(const Instruction& i) {
+  const UnitMemory& unit = *machinery_.memory.unit(i.unit);
+  Stream& stream = StreamOf(i.op);
+  Tensor whole = {unit.parameters.data(), type_, unit.whole.size(), 1};
+  if (i.slot >= 0) {
+    whole.data = machinery_.memory.Slot(SlotKind::kParameters, i.slot);
+    gathered_[static_cast<size_t>(i.unit)] = whole.data;
+    const Tensor own = {whole.data + unit.own.begin * BytesOf(type_), type_, unit.own.size(), 1};
+    machinery_.kernels.Convert(unit.parameters.All(), own, stream);
+  }
+  BytesOfOp(i.op) += (unit.whole.size() - unit.own.size()) * BytesOf(type_);
+  machinery_.stage.AllGather(Bytes(whole), stream);
+}
+
+void Handlers::Release(const Instruction& i) { gathered_[static_cast<size_t>(i.unit)] = nullptr; }
+
+void Handlers::Clear(const Instruction& i) {
+  const UnitMemory& unit = *machinery_.memory.unit(i.unit);
+  Tensor window = unit.sums.All();
+  if (i.slot >= 0) {
+    window = {machinery_.memory.Slot(SlotKind::kWindow, i.slot), ElementType::kFp32,
+              unit.whole.size(), 1};
+  }
+  windows_[static_cast<size_t>(i.unit)] = window.as<float>();
+  machinery_.kernels.Zero(window, StreamOf(i.op));
+}
+
+void Handlers::Reduce(const Instruction& i) {
+  const UnitMemory& unit = *machinery_.memory.unit(i.unit);
+  Stream& stream = StreamOf(i.op);
+  float* data = std::exchange(windows_[static_cast<size_t>(i.unit)], nullptr);
+  const std::span<float> window(data, static_cast<size_t>(unit.whole.size()));
+  const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(ElementType::kFp32);
+  BytesOfOp(i.op) += moved;
+  machinery_.stage.ReduceScatter(window, machinery_.memory.reduce_scratch(), stream);
+  if (unit.valid != unit.own) {
+    BytesOfOp(i.op) += moved;
+    machinery_.stage.AllGather(std::as_writable_bytes(window), stream);
+  }
+  if (i.slot < 0) return;
+  const Tensor valid = {reinterpret_cast<std::byte*>(data + unit.valid.begin), ElementType::kFp32,
+                        unit.valid.size(), 1};
+  machinery_.kernels.Accumulate(valid, unit.sums.Elements(unit.valid), stream);
+}
+
+// --- tied tables ---
+
+void Handlers::TieGradient(const Instruction& i) {
+  const UnitMemory& end = *machinery_.memory.unit(i.unit);
+  const int owner = Spec(i.unit).owner;
+  Stream& stream = StreamOf(i.op);
+  if (i.peer < 0) {
+    machinery_.kernels.Accumulate(end.sums.Elements(end.valid),
+                                  machinery_.memory.unit(owner)->sums.Elements(end.valid), stream);
+    return;
+  }
+  BytesOfOp(i.op) += end.valid.size() * BytesOf(ElementType::kFp32);
+  const auto direction = owner < 0 ? Transfer::Direction::kReceive : Transfer::Direction::kSend;
+  uint32_t index = 0;
+  for (int64_t begin = end.valid.begin; begin < end.valid.end; begin += kTiePieceElements) {
+    const Range range = {begin, std::min(begin + kTiePieceElements, end.valid.end)};
+    const Tensor sums = end.sums.Elements(range);
+    Tensor piece = sums;
+    if (owner < 0) piece.data = reinterpret_cast<std::byte*>(machinery_.memory.tie_piece().data());
+    const Tag tag = {static_cast<uint32_t>(i.op), 0, index++};
+    Exchange(machinery_.transport, {{direction, i.peer, tag, Bytes(piece)}},
+             machinery_.options.operation_timeout, stream);
+    if (owner < 0) machinery_.kernels.Accumulate(piece, sums, stream);
+  }
+}
+
+void Handlers::TieParameter(const Instruction& i) {
+  const Tensor parameters = machinery_.memory.unit(i.unit)->parameters.All();
+  BytesOfOp(i.op) += parameters.bytes();
+  const auto direction =
+      Spec(i.unit).owner < 0 ? Transfer::Direction::kSend : Transfer::Direction::kReceive;
+  Exchange(machinery_.transport,
+           {{direction, i.peer, {static_cast<uint32_t>(i.op), 0, 0}, Bytes(parameters)}},
+           machinery_.options.operation_timeout, StreamOf(i.op));
+}
+
+// --- end of the step ---
+
+void Handlers::Norm() {
+  Stream& stream = StreamOf(Op::kNorm);
+  if (!settings_.evaluate) AddOwnSquares();
+  const std::span<int64_t> words = machinery_.memory.norm_words();
+  BytesOfOp(Op::kNorm) += static_cast<int64_t>((words.size() - kNormWords) * sizeof(int64_t));
+  stream.Enqueue([this, words] {
+    AddFindings();
+    const auto own = words.subspan(static_cast<size_t>(program_->rank) * kNormWords);
+    WriteContribution(total_, own.first<kNormWords>());
+    return absl::OkStatus();
+  });
+  machinery_.all.AllGather(std::as_writable_bytes(words), stream);
+  stream.Enqueue([this] {
+    AddUpContributions();
+    return absl::OkStatus();
+  });
+  stream.Record(*agreed_);
+}
+
+void Handlers::AddOwnSquares() {
+  Stream& stream = StreamOf(Op::kNorm);
+  const std::span<double> blocks = machinery_.memory.blocks();
+  for (int index : program_->units) {
+    const UnitMemory* unit = machinery_.memory.unit(index);
+    if (unit == nullptr || Spec(index).owner >= 0) continue;
+    machinery_.kernels.SumSquaresByBlock(unit->sums.Elements(unit->own), blocks.data(), stream);
+    const auto count = static_cast<size_t>(unit->own.size() / kBlockElements);
+    stream.Enqueue([this, index, used = blocks.first(count)] {
+      const Instruction reduced = {.op = Op::kReduce, .unit = index};
+      total_.AddSquares(used, PlaceOf(machinery_.plan, *program_, reduced));
+      return absl::OkStatus();
+    });
+  }
+}
+
+// Losses of this rank's micro-batches, and what CheckFinite found.
+void Handlers::AddFindings() {
+  const RankMemory& memory = machinery_.memory;
+  const std::span<LossSums> losses = memory.losses();
+  for (size_t j = 0; j < losses.size(); ++j) {
+    const Instruction head = {.op = Op::kForward,
+                              .unit = NumComputeUnits(machinery_.plan.model) - 1,
+                              .micro_batch = static_cast<int32_t>(j)};
+    total_.AddLoss(losses[j], PlaceOf(machinery_.plan, *program_, head));
+  }
+  if (settings_.evaluate) return;
+  const std::span<int32_t> flags = memory.flags();
+  for (size_t index = 0; index < flags.size(); ++index) {
+    if (flags[index] == 0) continue;
+    total_.non_finite.Consider(PlaceOf(machinery_.plan, *program_, program_->instructions[index]));
+  }
+}
+
+void Handlers::AddUpContributions() {
+  const std::span<const int64_t> words = machinery_.memory.norm_words();
+  total_ = Contribution();
+  for (size_t at = 0; at < words.size(); at += kNormWords) {
+    total_.Add(ReadContribution(words.subspan(at).first<kNormWords>()));
+  }
+  agreement_ = Agree(total_);
+}
+
+void Handlers::Step(const Instruction& i) {
+  agreed_->Wait();
+  if (!agreement_.update) return;
+  AdamWStep step = settings_.adamw;
+  step.gradient_scale = ClipFactor(agreement_.gradient_norm, settings_.clip_norm) /
+                        static_cast<double>(agreement_.valid_tokens);
+  const UnitMemory& unit = *machinery_.memory.unit(i.unit);
+  for (const ParameterSpec& parameter : Spec(i.unit).parameters) {
+    const Range part = Intersection(unit.master.range(),
+                                    {parameter.offset, parameter.offset + parameter.elements});
+    if (part.size() == 0) continue;
+    step.weight_decay = parameter.decay ? settings_.weight_decay : 0;
+    machinery_.kernels.AdamW(step, unit.sums.Elements(part), unit.master.Elements(part),
+                             unit.m.Elements(part), unit.v.Elements(part),
+                             unit.parameters.Elements(part), StreamOf(i.op));
+  }
+}
+
+}  // namespace esteira

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/plan.h"
+#include "worker/communication/collectives.h"
+#include "worker/communication/transport.h"
+#include "worker/device/device.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/memory.h"
+#include "worker/engine/norm.h"
+#include "worker/engine/queues.h"
+#include "worker/engine/slot_ledger.h"
+#include "worker/kernels/kernels.h"
+#include "worker/model/unit_compute.h"
+
+namespace esteira {
+
+// What the engine owns and its handlers act on. All outlive the handlers.
+struct Machinery {
+  const Plan& plan;
+  const std::vector<UnitSpec>& units;
+  const EngineOptions& options;
+  Device& device;
+  Kernels& kernels;
+  Transport& transport;
+  RankMemory& memory;
+  Queues& queues;
+  Collectives& stage;  // the ranks that hold the same stage
+  Collectives& all;    // all ranks
+};
+
+// What one run of a program is for. A train run clips and updates with `adamw`, whose
+// gradient_scale and weight_decay of each parameter the STEP handler decides.
+struct RunSettings {
+  bool evaluate = false;
+  AdamWStep adamw;
+  double weight_decay = 0;  // of parameters that decay
+  double clip_norm = 0;
+};
+
+// One handler for each op: it issues the instruction's work on its queue's stream and returns.
+// Handlers hold no defensive branches, since Validate proved the preconditions, and no ZeRO level:
+// which elements a rank holds is told by the ranges of its memory. Used by one thread; only STEP
+// waits, for NORM.
+class Handlers {
+ public:
+  explicit Handlers(const Machinery& machinery);
+
+  // Starts a run of `program`; no earlier run is in flight.
+  void Begin(const Program& program, const RunSettings& settings);
+  // Issues instruction `index`; its dependencies were waited for.
+  void Issue(size_t index);
+
+  // After the run. Internal when a slot is not empty.
+  absl::Status CheckEmpty() const { return ledger_->CheckEmpty(); }
+  const Contribution& total() const { return total_; }
+  const Agreement& agreement() const { return agreement_; }
+  const std::array<int64_t, kNumOps>& op_bytes() const { return op_bytes_; }
+
+ private:
+  void Forward(const Instruction& i, size_t index);
+  void Backward(const Instruction& i, size_t index);
+  void BackwardInput(const Instruction& i, size_t index);
+  void BackwardWeight(const Instruction& i);
+  void Recompute(const Instruction& i);
+  void Move(const Instruction& i, Transfer::Direction direction, Tensor tensor, Op kind,
+            int boundary);
+  void Gather(const Instruction& i);
+  void Release(const Instruction& i);
+  void Clear(const Instruction& i);
+  void Reduce(const Instruction& i);
+  void TieGradient(const Instruction& i);
+  void TieParameter(const Instruction& i);
+  void Norm();
+  void Step(const Instruction& i);
+
+  // The parts of NORM that run on the shard queue.
+  void AddOwnSquares();
+  void AddFindings();
+  void AddUpContributions();
+
+  UnitArguments Arguments(const Instruction& i) const;
+  Tensor Activations(SlotKind kind, int32_t slot, int32_t micro_batch) const;
+  std::byte* Parameters(int unit) const;
+  void CheckFinite(Tensor tensor, size_t index);
+  Stream& StreamOf(Op op) const { return machinery_.queues[QueueOf(op)]; }
+  int64_t& BytesOfOp(Op op) { return op_bytes_[static_cast<size_t>(op)]; }
+  const UnitSpec& Spec(int unit) const { return machinery_.units[static_cast<size_t>(unit)]; }
+
+  const Machinery machinery_;
+  std::vector<std::unique_ptr<UnitCompute>> compute_;  // by unit; null when not held
+  const ElementType type_;                             // of activations and parameters
+
+  // Of the run.
+  const Program* program_ = nullptr;
+  RunSettings settings_;
+  std::optional<SlotLedger> ledger_;
+  std::vector<std::byte*> gathered_;  // by unit: its gathered parameters, or null
+  std::vector<float*> windows_;       // by unit: its open gradient window, or null
+  std::array<int64_t, kNumOps> op_bytes_{};
+  // Written on the shard queue, read after NORM: once `agreed_` is reached.
+  const std::unique_ptr<Event> agreed_;
+  Contribution total_;
+  Agreement agreement_;
+};
+
+}  // namespace esteira
