@@ -14,6 +14,8 @@
 
 namespace esteira {
 
+// kDirect: all exchange at once. kRing: with the neighbours only; a broadcast is a chain. kTree: a broadcast is a binomial
+// tree; pieces, which a tree cannot move any cheaper, are exchanged directly. A barrier is a dissemination in all of them.
 enum class Algorithm { kAuto, kDirect, kRing, kTree };
 
 // What a message costs: chooses the algorithm under kAuto. Constants of the job, never measured inside a step, so that
@@ -24,7 +26,8 @@ struct LinkModel {
 };
 
 // All operations are asynchronous on `stream`, must be called in the same order by every member of the group, and stick
-// their failure to the stream. Ranks inside a group are positions in `members`.
+// their failure to the stream. Ranks inside a group are positions in `members`. Calls from one thread at a time; object
+// and buffers outlive the work on the stream.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -48,7 +51,7 @@ class Collectives {
 struct CollectivesOptions {
   uint32_t group_id = 0;      // equal on all members, different for each group of an epoch
   Algorithm algorithm = Algorithm::kAuto;
-  LinkModel link;
+  LinkModel link{};
   absl::Duration timeout = absl::Minutes(5);
 };
 
@@ -56,8 +59,9 @@ struct CollectivesOptions {
 std::unique_ptr<Collectives> MakeCollectives(Transport& transport, std::vector<int> members,
                                              const CollectivesOptions& options);
 
-// Which algorithm kAuto takes. Pure.
+// Which algorithm kAuto takes for a buffer of `bytes` in all. Pure.
 Algorithm ChooseAlgorithm(const LinkModel& link, int64_t bytes, int ranks);
+Algorithm ChooseBroadcastAlgorithm(const LinkModel& link, int64_t bytes, int ranks);
 
 // Enqueues one group of point-to-point transfers on `stream`.
 void Exchange(Transport& transport, std::vector<Transfer> transfers, absl::Duration timeout, Stream& stream);

@@ -1,0 +1,280 @@
+#include "worker/communication/collectives.h"
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/meshes.h"
+#include "worker/device/device.h"
+
+namespace esteira {
+namespace {
+
+using ::testing::HasSubstr;
+using Floats = std::vector<float>;
+
+constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing,
+                                     Algorithm::kTree};
+
+// Values whose sum depends on the order of the additions.
+float Value(int rank, size_t index) {
+  const auto x =
+      static_cast<float>((index * 2654435761u + static_cast<size_t>(rank) * 97u) % 10007u);
+  return std::ldexp(x - 5000.0F, rank % 3 * 5 - 7);
+}
+
+Floats Input(int rank, size_t elements) {
+  Floats values(elements);
+  for (size_t i = 0; i < elements; ++i) values[i] = Value(rank, i);
+  return values;
+}
+
+// The sum that the README promises: piece j is ((x[j+1] + x[j+2]) + ...) + x[j], indexes round the
+// circle.
+Floats NaiveSum(const std::vector<int>& members, size_t piece) {
+  const size_t n = members.size();
+  Floats sums(piece * n);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const size_t owner = i / piece;
+    float sum = Value(members[(owner + 1) % n], i);
+    for (size_t k = 2; k <= n; ++k) sum += Value(members[(owner + k) % n], i);
+    sums[i] = sum;
+  }
+  return sums;
+}
+
+void ExpectSameBits(std::span<const float> actual, std::span<const float> expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(expected[i])) << i;
+  }
+}
+
+std::vector<int> AllRanks(int ranks) {
+  std::vector<int> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  return members;
+}
+
+class CollectivesTest : public ::testing::TestWithParam<std::tuple<MeshKind, int>> {
+ protected:
+  // What one member of a group has: its collectives and a stream to run them on.
+  struct Member {
+    int rank;
+    std::unique_ptr<Collectives> collectives;
+    std::unique_ptr<Stream> stream;
+    std::vector<std::byte> scratch;
+
+    std::span<std::byte> Scratch(size_t elements) {
+      scratch.resize(
+          static_cast<size_t>(collectives->ScratchBytes(static_cast<int64_t>(elements))));
+      return scratch;
+    }
+  };
+
+  static int ranks() { return std::get<1>(GetParam()); }
+  static Transports MakeMesh(int size) { return std::get<0>(GetParam()).make(size); }
+
+  void OnEveryMember(Transports& mesh, const std::vector<int>& members,
+                     const CollectivesOptions& options, const std::function<void(Member&)>& body) {
+    OnEveryRank(static_cast<int>(members.size()), [&](int position) {
+      const int rank = members[static_cast<size_t>(position)];
+      Member member{rank,
+                    MakeCollectives(*mesh[static_cast<size_t>(rank)], members, options),
+                    device_->NewStream("communication"),
+                    {}};
+      EXPECT_EQ(member.collectives->position(), position);
+      EXPECT_EQ(member.collectives->size(), static_cast<int>(members.size()));
+      body(member);
+      const absl::Status status = member.stream->Synchronize();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+
+  std::unique_ptr<Device> device_ = MakeCpuDevice({});
+};
+
+TEST_P(CollectivesTest, AllGatherFillsEveryPiece) {
+  Transports mesh = MakeMesh(ranks());
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      for (const size_t piece : {0u, 1u, 37u, 100'003u}) {
+        std::vector<std::byte> expected;
+        for (int rank = 0; rank < ranks(); ++rank) {
+          const std::vector<std::byte> part = Pattern(piece, rank);
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        std::vector<std::byte> buffer(expected.size());
+        const std::vector<std::byte> own = Pattern(piece, member.rank);
+        std::copy(own.begin(), own.end(),
+                  buffer.begin() + static_cast<std::ptrdiff_t>(piece) * member.rank);
+        member.collectives->AllGather(buffer, *member.stream);
+        EXPECT_TRUE(member.stream->Synchronize().ok());
+        EXPECT_EQ(buffer, expected) << "piece of " << piece;
+      }
+    });
+  }
+}
+
+TEST_P(CollectivesTest, ReductionsHaveTheDocumentedBits) {
+  Transports mesh = MakeMesh(ranks());
+  const auto n = static_cast<size_t>(ranks());
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+      OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+        for (const size_t piece : {0u, 1u, 17u, 9'973u}) {
+          const Floats expected = NaiveSum(AllRanks(ranks()), piece);
+          const auto position = static_cast<size_t>(member.rank) * piece;
+          Floats scattered = Input(member.rank, piece * n);
+          Floats reduced = scattered;
+          const std::span<std::byte> scratch = member.Scratch(piece * n);
+          EXPECT_LE(scratch.size(), piece * n * sizeof(float));
+          member.collectives->ReduceScatter(scattered, scratch, *member.stream);
+          member.collectives->AllReduce(reduced, scratch, *member.stream);
+          EXPECT_TRUE(member.stream->Synchronize().ok());
+          ExpectSameBits(std::span(scattered).subspan(position, piece),
+                         std::span(expected).subspan(position, piece));
+          ExpectSameBits(reduced, expected);
+        }
+      });
+    }
+  }
+}
+
+TEST_P(CollectivesTest, BroadcastReachesEveryoneFromAnyRoot) {
+  Transports mesh = MakeMesh(ranks());
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      for (int root = 0; root < ranks(); ++root) {
+        for (const size_t bytes : {0u, 1u, 700'001u}) {
+          const std::vector<std::byte> expected = Pattern(bytes, root);
+          std::vector<std::byte> buffer(bytes);
+          if (member.rank == root) buffer = expected;
+          member.collectives->Broadcast(buffer, root, *member.stream);
+          EXPECT_TRUE(member.stream->Synchronize().ok());
+          EXPECT_EQ(buffer, expected) << "root " << root;
+        }
+      }
+    });
+  }
+}
+
+TEST_P(CollectivesTest, NobodyPassesABarrierBeforeTheLastHasCome) {
+  Transports mesh = MakeMesh(ranks());
+  std::atomic<int> arrived = 0;
+  OnEveryMember(mesh, AllRanks(ranks()), {}, [&](Member& member) {
+    for (int turn = 1; turn <= 20; ++turn) {
+      member.stream->Enqueue([&arrived] {
+        ++arrived;
+        return absl::OkStatus();
+      });
+      member.collectives->Barrier(*member.stream);
+      EXPECT_TRUE(member.stream->Synchronize().ok());
+      EXPECT_GE(arrived, turn * ranks());
+    }
+  });
+}
+
+// A group that leaves the first rank out, so that positions are not ranks; beside it, all ranks in
+// another group.
+TEST_P(CollectivesTest, GroupsOfOneMeshDoNotMix) {
+  const int total = ranks() + 1;
+  Transports mesh = MakeMesh(total);
+  std::vector<int> members = AllRanks(total);
+  members.erase(members.begin());
+  constexpr size_t kPiece = 1001;
+  std::thread everyone([&] {
+    const std::vector<int> all = AllRanks(total);
+    OnEveryMember(mesh, all, {.group_id = 1}, [&](Member& member) {
+      Floats values = Input(member.rank, kPiece * all.size());
+      member.collectives->AllReduce(values, member.Scratch(values.size()), *member.stream);
+      EXPECT_TRUE(member.stream->Synchronize().ok());
+      ExpectSameBits(values, NaiveSum(all, kPiece));
+    });
+  });
+  OnEveryMember(mesh, members, {.group_id = 2}, [&](Member& member) {
+    Floats values = Input(member.rank, kPiece * members.size());
+    member.collectives->AllReduce(values, member.Scratch(values.size()), *member.stream);
+    EXPECT_TRUE(member.stream->Synchronize().ok());
+    ExpectSameBits(values, NaiveSum(members, kPiece));
+  });
+  everyone.join();
+}
+
+TEST_P(CollectivesTest, AGroupOfOneIsLocal) {
+  Transports mesh = MakeMesh(ranks());
+  Floats values = Input(0, 10);
+  const Floats expected = values;
+  OnEveryMember(mesh, {0}, {}, [&](Member& member) {
+    EXPECT_EQ(member.collectives->ScratchBytes(10), 0);
+    member.collectives->AllReduce(values, {}, *member.stream);
+    member.collectives->ReduceScatter(values, {}, *member.stream);
+    member.collectives->AllGather(std::as_writable_bytes(std::span(values)), *member.stream);
+    member.collectives->Broadcast(std::as_writable_bytes(std::span(values)), 0, *member.stream);
+    member.collectives->Barrier(*member.stream);
+  });
+  EXPECT_EQ(values, expected);
+  EXPECT_EQ(mesh[0]->counters().messages_sent, 0);
+}
+
+TEST_P(CollectivesTest, WrongArgumentsFailTheStream) {
+  const int total = ranks() + 1;  // of one member, every size is one piece
+  Transports mesh = MakeMesh(total);
+  const auto n = static_cast<size_t>(total);
+  const auto collectives = MakeCollectives(*mesh[0], AllRanks(total), {});
+  Floats uneven(n + 1), even(n);
+  const auto fails = [&](const std::function<void(Stream&)>& call, const std::string& words) {
+    const auto stream = device_->NewStream("communication");
+    call(*stream);
+    const absl::Status status = stream->Synchronize();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr(words));
+  };
+  std::vector<std::byte> scratch(64);
+  fails([&](Stream& s) { collectives->ReduceScatter(uneven, scratch, s); }, "equal pieces");
+  fails([&](Stream& s) { collectives->AllReduce(even, {}, s); }, "scratch of 0 bytes");
+  fails([&](Stream& s) { collectives->Broadcast(scratch, total, s); }, "root");
+}
+
+TEST_P(CollectivesTest, AMissingMemberFailsTheStreamInTime) {
+  const int total = ranks() + 1;
+  Transports mesh = MakeMesh(total);
+  const auto collectives =
+      MakeCollectives(*mesh[0], AllRanks(total), {.timeout = absl::Milliseconds(20)});
+  const auto stream = device_->NewStream("communication");
+  collectives->Barrier(*stream);
+  const absl::Status status = stream->Synchronize();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(status.message(), HasSubstr("Barrier 0 of group 0"));
+}
+
+std::string Name(const ::testing::TestParamInfo<std::tuple<MeshKind, int>>& info) {
+  return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(, CollectivesTest,
+                         ::testing::Combine(::testing::ValuesIn(MeshKinds()),
+                                            ::testing::Values(1, 2, 3, 4, 5, 7)),
+                         Name);
+
+TEST(ChooseAlgorithmTest, ManyLatenciesAreOnlyPaidWhenTheyAreSmallBesideTheTransfer) {
+  const LinkModel link{.latency_seconds = 1e-5, .bytes_per_second = 1e9};
+  EXPECT_EQ(ChooseAlgorithm(link, 1 << 10, 8), Algorithm::kDirect);
+  EXPECT_EQ(ChooseAlgorithm(link, 64 << 20, 8), Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(link, 64 << 20, 2), Algorithm::kDirect);
+  EXPECT_EQ(ChooseBroadcastAlgorithm(link, 1 << 10, 16), Algorithm::kTree);
+  EXPECT_EQ(ChooseBroadcastAlgorithm(link, 64 << 20, 16), Algorithm::kRing);
+  EXPECT_EQ(ChooseBroadcastAlgorithm(link, 64 << 20, 2), Algorithm::kDirect);
+}
+
+}  // namespace
+}  // namespace esteira

@@ -1,0 +1,70 @@
+// The collective algorithms, one file a family, each a blocking function of one member's view of
+// the group. Internal to the folder: callers use Collectives.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/communication/deadline.h"
+#include "worker/communication/transport.h"
+
+namespace esteira {
+
+// One member's view of one running collective: who takes part, which tag its messages carry, when
+// it must have ended.
+class Round {
+ public:
+  Round(Transport& transport, std::span<const int> members, int position, Tag tag,
+        absl::Duration timeout)
+      : transport_(transport),
+        members_(members),
+        position_(position),
+        tag_(tag),
+        deadline_(DeadlineAfter(timeout)) {}
+
+  int size() const { return static_cast<int>(members_.size()); }
+  int position() const { return position_; }
+  // The member `distance` places further round the circle; negative: back.
+  int Neighbour(int distance) const { return Wrap(position_ + distance); }
+  int Wrap(int position) const { return (position % size() + size()) % size(); }
+
+  Transfer Send(int position, std::span<std::byte> bytes) const;
+  Transfer Receive(int position, std::span<std::byte> bytes) const;
+  absl::Status Run(std::span<const Transfer> transfers) const;
+
+ private:
+  Transport& transport_;
+  const std::span<const int> members_;
+  const int position_;
+  const Tag tag_;
+  const Deadline deadline_;
+};
+
+// The `index`-th of `pieces` equal parts.
+template <typename Element>
+std::span<Element> Piece(std::span<Element> buffer, int index, int pieces) {
+  const size_t piece = buffer.size() / static_cast<size_t>(pieces);
+  return buffer.subspan(piece * static_cast<size_t>(index), piece);
+}
+
+// sum[i] += x[i].
+void AddTo(std::span<float> sum, std::span<const float> x);
+
+// Both reductions form piece j as ((x[j+1] + x[j+2]) + ...) + x[j], indexes round the circle: equal
+// bits.
+absl::Status DirectAllGather(const Round& round, std::span<std::byte> buffer);
+absl::Status DirectReduceScatter(const Round& round, std::span<float> buffer,
+                                 std::span<float> scratch);
+absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root);
+
+absl::Status RingAllGather(const Round& round, std::span<std::byte> buffer);
+absl::Status RingReduceScatter(const Round& round, std::span<float> buffer,
+                               std::span<float> scratch);
+absl::Status RingBroadcast(const Round& round, std::span<std::byte> buffer, int root);
+
+absl::Status TreeBroadcast(const Round& round, std::span<std::byte> buffer, int root);
+absl::Status TreeBarrier(const Round& round);
+
+}  // namespace esteira

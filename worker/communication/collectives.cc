@@ -1,0 +1,171 @@
+#include "worker/communication/collectives.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "worker/communication/algorithms.h"
+
+namespace esteira {
+namespace {
+
+// Each operation becomes one task on the stream, which blocks there until this member has done its
+// part.
+class TransportCollectives : public Collectives {
+ public:
+  TransportCollectives(Transport& transport, std::vector<int> members,
+                       const CollectivesOptions& options)
+      : transport_(transport),
+        members_(std::move(members)),
+        options_(options),
+        position_(static_cast<int>(std::find(members_.begin(), members_.end(), transport.rank()) -
+                                   members_.begin())) {
+    CHECK(std::is_sorted(members_.begin(), members_.end()) && position_ < size());
+  }
+
+  int position() const override { return position_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+
+  void AllGather(std::span<std::byte> buffer, Stream& stream) override {
+    Start("AllGather", CheckPieces(buffer.size()), stream,
+          [this, buffer](const Round& round) { return Gather(round, buffer); });
+  }
+
+  void ReduceScatter(std::span<float> buffer, std::span<std::byte> scratch,
+                     Stream& stream) override {
+    Start("ReduceScatter", CheckReduction(buffer, scratch), stream,
+          [this, buffer, scratch](const Round& round) { return Reduce(round, buffer, scratch); });
+  }
+
+  void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) override {
+    Start("AllReduce", CheckReduction(buffer, scratch), stream,
+          [this, buffer, scratch](const Round& round) {
+            RETURN_IF_ERROR(Reduce(round, buffer, scratch));
+            return Gather(round, std::as_writable_bytes(buffer));
+          });
+  }
+
+  void Broadcast(std::span<std::byte> buffer, int root, Stream& stream) override {
+    Start("Broadcast", CheckRoot(root), stream, [this, buffer, root](const Round& round) {
+      switch (Resolve(ChooseBroadcastAlgorithm, buffer.size())) {
+        case Algorithm::kRing: return RingBroadcast(round, buffer, root);
+        case Algorithm::kTree: return TreeBroadcast(round, buffer, root);
+        default: return DirectBroadcast(round, buffer, root);
+      }
+    });
+  }
+
+  void Barrier(Stream& stream) override { Start("Barrier", absl::OkStatus(), stream, TreeBarrier); }
+
+  int64_t ScratchBytes(int64_t elements) const override {
+    return elements / size() * (size() - 1) * static_cast<int64_t>(sizeof(float));
+  }
+
+ private:
+  using Body = std::function<absl::Status(const Round&)>;
+
+  void Start(const char* name, absl::Status arguments, Stream& stream, Body body) {
+    const Tag tag{kCollectiveTag, options_.group_id, sequence_++};
+    if (size() == 1 && arguments.ok()) return;
+    stream.Enqueue([this, name, tag, arguments = std::move(arguments), body = std::move(body)] {
+      absl::Status status = arguments;
+      if (status.ok()) {
+        status = body(Round(transport_, members_, position_, tag, options_.timeout));
+      }
+      if (status.ok()) return status;
+      return absl::Status(status.code(), absl::StrCat(name, " ", tag.index, " of group ", tag.group,
+                                                      ": ", status.message()));
+    });
+  }
+
+  absl::Status Gather(const Round& round, std::span<std::byte> buffer) const {
+    return Resolve(ChooseAlgorithm, buffer.size()) == Algorithm::kRing
+               ? RingAllGather(round, buffer)
+               : DirectAllGather(round, buffer);
+  }
+
+  absl::Status Reduce(const Round& round, std::span<float> buffer,
+                      std::span<std::byte> scratch) const {
+    const std::span<float> words(
+        reinterpret_cast<float*>(scratch.data()),
+        static_cast<size_t>(ScratchBytes(std::ssize(buffer))) / sizeof(float));
+    return Resolve(ChooseAlgorithm, buffer.size_bytes()) == Algorithm::kRing
+               ? RingReduceScatter(round, buffer, words)
+               : DirectReduceScatter(round, buffer, words);
+  }
+
+  template <typename Choose>
+  Algorithm Resolve(Choose choose, size_t bytes) const {
+    return options_.algorithm == Algorithm::kAuto
+               ? choose(options_.link, static_cast<int64_t>(bytes), size())
+               : options_.algorithm;
+  }
+
+  absl::Status CheckPieces(size_t elements) const {
+    if (elements % members_.size() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(elements, " elements are not ", size(), " equal pieces"));
+  }
+
+  absl::Status CheckReduction(std::span<float> buffer, std::span<std::byte> scratch) const {
+    RETURN_IF_ERROR(CheckPieces(buffer.size()));
+    const int64_t needed = ScratchBytes(std::ssize(buffer));
+    const bool aligned = reinterpret_cast<uintptr_t>(scratch.data()) % alignof(float) == 0;
+    if (std::ssize(scratch) >= needed && aligned) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("scratch of ", scratch.size(), " bytes; ",
+                                                   needed, " aligned to a float are needed"));
+  }
+
+  absl::Status CheckRoot(int root) const {
+    if (root >= 0 && root < size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("root ", root, " of ", size(), " members"));
+  }
+
+  Transport& transport_;
+  const std::vector<int> members_;
+  const CollectivesOptions options_;
+  const int position_;
+  uint32_t sequence_ = 0;  // of operations; the same on all members, so that their messages meet
+};
+
+double TransferSeconds(const LinkModel& link, double bytes) {
+  return bytes / link.bytes_per_second;
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> MakeCollectives(Transport& transport, std::vector<int> members,
+                                             const CollectivesOptions& options) {
+  return std::make_unique<TransportCollectives>(transport, std::move(members), options);
+}
+
+Algorithm ChooseAlgorithm(const LinkModel& link, int64_t bytes, int ranks) {
+  if (ranks <= 2) return Algorithm::kDirect;  // both send the same messages
+  // A ring pays ranks - 2 latencies more and keeps one flow a link instead of ranks - 1 that meet
+  // at every receiver: it is taken when the latencies are small beside the transfer.
+  constexpr double kNegligible = 0.1;
+  const double extra = (ranks - 2) * link.latency_seconds;
+  const double transfer = TransferSeconds(link, static_cast<double>(bytes) * (ranks - 1) / ranks);
+  return extra <= kNegligible * transfer ? Algorithm::kRing : Algorithm::kDirect;
+}
+
+Algorithm ChooseBroadcastAlgorithm(const LinkModel& link, int64_t bytes, int ranks) {
+  if (ranks <= 2) return Algorithm::kDirect;
+  const double transfer = TransferSeconds(link, static_cast<double>(bytes));
+  const double levels = std::bit_width(static_cast<unsigned>(ranks - 1));
+  const double tree = levels * (link.latency_seconds + transfer);
+  const double ring = (ranks - 1) * link.latency_seconds + transfer;
+  return ring < tree ? Algorithm::kRing : Algorithm::kTree;
+}
+
+void Exchange(Transport& transport, std::vector<Transfer> transfers, absl::Duration timeout,
+              Stream& stream) {
+  stream.Enqueue([&transport, timeout, transfers = std::move(transfers)] {
+    return transport.Run(transfers, timeout);
+  });
+}
+
+}  // namespace esteira

@@ -1,0 +1,30 @@
+#include "worker/communication/algorithms.h"
+
+namespace esteira {
+
+Transfer Round::Send(int position, std::span<std::byte> bytes) const {
+  return {Transfer::Direction::kSend, members_[static_cast<size_t>(position)], tag_, bytes};
+}
+
+Transfer Round::Receive(int position, std::span<std::byte> bytes) const {
+  return {Transfer::Direction::kReceive, members_[static_cast<size_t>(position)], tag_, bytes};
+}
+
+absl::Status Round::Run(std::span<const Transfer> transfers) const {
+  return transport_.Run(transfers, TimeLeft(deadline_));
+}
+
+void AddTo(std::span<float> sum, std::span<const float> x) {
+  float* __restrict to = sum.data();
+  const float* __restrict from = x.data();
+  const size_t size = sum.size();
+  // A constant inner trip count is what the compiler needs to use vector instructions at -O2.
+  constexpr size_t kLanes = 16;
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) to[i + lane] += from[i + lane];
+  }
+  for (; i < size; ++i) to[i] += from[i];
+}
+
+}  // namespace esteira
