@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/plan/job_spec.h"
+
+namespace esteira {
+
+inline constexpr char kTrainerStateName[] = "trainer_state.json";
+
+// Where a run stands, besides its tensors: with them it is all that a run needs to go on as if it
+// had never stopped.
+struct TrainerState {
+  int64_t step = 0;         // steps done
+  int64_t updates = 0;      // optimizer updates done: steps less skipped ones
+  int64_t next_sample = 0;  // global sample index of the next step's first sample
+  uint64_t seed = 0;
+  int64_t steps = 0;  // of the whole job: the learning-rate schedule depends on it
+  int64_t global_batch_size = 0;
+  int64_t sequence_length = 0;
+  double gradient_clip_norm = 0;
+  AdamWOptions adamw;
+  LearningRateSchedule schedule;
+};
+
+TrainerState MakeTrainerState(const JobSpec& job, int64_t step, int64_t updates);
+
+std::string PrintTrainerState(const TrainerState& state);
+absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text);  // DataLoss names the field
+
+}  // namespace esteira
