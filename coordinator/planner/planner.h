@@ -18,8 +18,9 @@ struct ClusterSpec {
   double link_bytes_per_second = 2e9;
 };
 
-// Job -> validated, lowered plan, or InvalidArgument with the reason and the nearest layout that can run
-// (ResourceExhausted when it does not fit in memory). Pure: the same input gives the same plan.
+// Job -> validated, lowered plan, or InvalidArgument with the reason and the nearest layout that
+// can run (ResourceExhausted when it does not fit in memory). Pure: the same input gives the same
+// plan.
 absl::StatusOr<Plan> MakePlan(const JobSpec& job, const ClusterSpec& cluster);
 
 // The layout with everything that the user left open filled in.
