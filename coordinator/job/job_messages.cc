@@ -1,0 +1,243 @@
+#include "coordinator/job/job_messages.h"
+
+#include "esteira/v1/cluster.pb.h"
+#include "esteira/v1/plan.pb.h"
+
+namespace esteira {
+namespace {
+
+// The states have the same order on the wire, after UNSPECIFIED.
+v1::JobState EncodeState(JobState state) {
+  return static_cast<v1::JobState>(static_cast<int>(state) + 1);
+}
+JobState DecodeState(v1::JobState state) {
+  return static_cast<JobState>(static_cast<int>(state) - 1);
+}
+static_assert(static_cast<int>(JobState::kQueued) + 1 == v1::QUEUED);
+static_assert(static_cast<int>(JobState::kCancelled) + 1 == v1::CANCELLED);
+
+void EncodeMemory(const MemoryUse& memory, v1::MemoryProto& message) {
+  message.set_parameters_bytes(memory.parameters);
+  message.set_gradients_bytes(memory.gradients);
+  message.set_optimizer_bytes(memory.optimizer);
+  message.set_slots_bytes(memory.slots);
+  message.set_workspace_bytes(memory.workspace);
+}
+
+void EncodeLayout(const Layout& layout, v1::LayoutProto& message) {
+  message.set_stages(layout.stages);
+  message.set_chunks_per_stage(layout.chunks_per_stage);
+  message.set_replicas(layout.replicas);
+  message.set_zero(layout.zero);
+  message.set_schedule(layout.schedule);
+  message.set_reduce_every(layout.reduce_every);
+  message.set_gather_for(layout.gather_for);
+  for (const int boundary : layout.boundaries) message.add_boundaries(boundary);
+  message.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
+  message.set_global_batch_size(layout.global_batch_size);
+  message.set_micro_batch_size(layout.micro_batch_size);
+  message.set_sequence_length(layout.sequence_length);
+}
+
+Layout DecodeLayout(const v1::LayoutProto& message) {
+  Layout layout;
+  layout.stages = message.stages();
+  layout.chunks_per_stage = message.chunks_per_stage();
+  layout.replicas = message.replicas();
+  layout.zero = message.zero();
+  layout.schedule = message.schedule();
+  layout.reduce_every = message.reduce_every();
+  layout.gather_for = message.gather_for();
+  layout.boundaries.assign(message.boundaries().begin(), message.boundaries().end());
+  layout.recompute = message.recompute() == "full" ? Recompute::kFull : Recompute::kNone;
+  layout.global_batch_size = message.global_batch_size();
+  layout.micro_batch_size = message.micro_batch_size();
+  layout.sequence_length = message.sequence_length();
+  return layout;
+}
+
+void EncodePlanSummary(const PlanSummary& plan, v1::Job& message) {
+  EncodeLayout(plan.layout, *message.mutable_layout());
+  v1::PredictionProto& prediction = *message.mutable_prediction();
+  prediction.set_step_seconds(plan.prediction.step_seconds);
+  prediction.set_bubble_ratio(plan.prediction.bubble_ratio);
+  for (const MemoryUse& memory : plan.prediction.memory) {
+    EncodeMemory(memory, *prediction.add_memory());
+  }
+  message.set_plan_digest(plan.digest);
+}
+
+PlanSummary DecodePlanSummary(const v1::Job& message) {
+  PlanSummary plan;
+  plan.layout = DecodeLayout(message.layout());
+  plan.prediction.step_seconds = message.prediction().step_seconds();
+  plan.prediction.bubble_ratio = message.prediction().bubble_ratio();
+  for (const v1::MemoryProto& memory : message.prediction().memory()) {
+    plan.prediction.memory.push_back(DecodeMemory(memory));
+  }
+  plan.digest = message.plan_digest();
+  return plan;
+}
+
+}  // namespace
+
+google::protobuf::Timestamp EncodeTime(absl::Time time) {
+  const int64_t nanos = absl::ToUnixNanos(time);
+  google::protobuf::Timestamp message;
+  message.set_seconds(nanos / 1'000'000'000);
+  message.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  return message;
+}
+
+absl::Time DecodeTime(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+v1::JobTransition EncodeTransition(const JobTransition& transition) {
+  v1::JobTransition message;
+  message.set_state(EncodeState(transition.state));
+  message.set_reason(transition.reason);
+  message.set_message(transition.message);
+  *message.mutable_time() = EncodeTime(transition.time);
+  return message;
+}
+
+JobTransition DecodeTransition(const v1::JobTransition& message) {
+  return {DecodeState(message.state()), message.reason(), message.message(),
+          DecodeTime(message.time())};
+}
+
+v1::FailureReport EncodeFailure(const FailureRecord& failure) {
+  v1::FailureReport message;
+  message.set_worker(failure.worker);
+  message.set_rank(failure.rank);
+  message.set_epoch(failure.epoch);
+  message.set_step(failure.step);
+  message.set_cause(failure.cause);
+  message.set_consequence(failure.consequence);
+  *message.mutable_time() = EncodeTime(failure.time);
+  return message;
+}
+
+FailureRecord DecodeFailure(const v1::FailureReport& message) {
+  return {message.worker(), message.rank(),        message.epoch(),           message.step(),
+          message.cause(),  message.consequence(), DecodeTime(message.time())};
+}
+
+v1::Job EncodeJobSummary(const Job& job) {
+  v1::Job message;
+  message.set_id(job.id);
+  message.set_state(EncodeState(job.state));
+  message.set_reason(job.reason);
+  message.set_message(job.message);
+  message.set_epoch(job.epoch);
+  message.set_priority(job.priority);
+  *message.mutable_submit_time() = EncodeTime(job.submit_time);
+  if (job.start_time) *message.mutable_start_time() = EncodeTime(*job.start_time);
+  if (job.end_time) *message.mutable_end_time() = EncodeTime(*job.end_time);
+  message.set_step(job.step);
+  message.set_loss(job.loss);
+  message.set_validation_loss(job.validation_loss);
+  for (const std::string& worker : job.workers) message.add_workers(worker);
+  if (job.plan) EncodePlanSummary(*job.plan, message);
+  message.set_request_id(job.request_id);
+  return message;
+}
+
+v1::Job EncodeJob(const Job& job) {
+  v1::Job message = EncodeJobSummary(job);
+  message.mutable_spec()->ParseFromString(job.spec_bytes);
+  for (const JobTransition& transition : job.transitions) {
+    *message.add_transitions() = EncodeTransition(transition);
+  }
+  for (const FailureRecord& failure : job.failures) {
+    *message.add_failures() = EncodeFailure(failure);
+  }
+  return message;
+}
+
+void DecodeJobSummary(const v1::Job& message, Job& job) {
+  job.id = message.id();
+  job.state = DecodeState(message.state());
+  job.reason = message.reason();
+  job.message = message.message();
+  job.epoch = message.epoch();
+  job.priority = message.priority();
+  job.submit_time = DecodeTime(message.submit_time());
+  if (message.has_start_time()) job.start_time = DecodeTime(message.start_time());
+  if (message.has_end_time()) job.end_time = DecodeTime(message.end_time());
+  job.step = message.step();
+  job.loss = message.loss();
+  job.validation_loss = message.validation_loss();
+  job.workers.assign(message.workers().begin(), message.workers().end());
+  if (message.has_layout()) job.plan = DecodePlanSummary(message);
+  job.request_id = message.request_id();
+}
+
+v1::StepRecord EncodeStepRecord(const StepRecord& record) {
+  v1::StepRecord message;
+  message.set_step(record.step);
+  message.set_loss(record.loss);
+  message.set_gradient_norm(record.gradient_norm);
+  message.set_learning_rate(record.learning_rate);
+  message.set_tokens(record.tokens);
+  message.set_valid_tokens(record.valid_tokens);
+  message.set_skipped(record.skipped);
+  message.set_skip_cause(record.skip_cause);
+  message.set_step_seconds(record.step_seconds);
+  message.set_tokens_per_second(record.tokens_per_second);
+  message.set_model_flops_utilization(record.model_flops_utilization);
+  message.set_bubble_ratio(record.bubble_ratio);
+  message.set_exposed_communication_ratio(record.exposed_communication_ratio);
+  message.set_parameter_hash(record.parameter_hash);
+  message.set_epoch(record.epoch);
+  message.set_loss_bits(BitsOf(record.loss));
+  message.set_gradient_norm_bits(BitsOf(record.gradient_norm));
+  if (record.validation_loss) message.set_validation_loss(*record.validation_loss);
+  for (const MemoryUse& memory : record.memory) EncodeMemory(memory, *message.add_memory());
+  return message;
+}
+
+StepRecord DecodeStepRecord(const v1::StepRecord& message) {
+  StepRecord record;
+  record.step = message.step();
+  record.loss = message.loss();
+  record.gradient_norm = message.gradient_norm();
+  record.learning_rate = message.learning_rate();
+  record.tokens = message.tokens();
+  record.valid_tokens = message.valid_tokens();
+  record.skipped = message.skipped();
+  record.skip_cause = message.skip_cause();
+  record.step_seconds = message.step_seconds();
+  record.tokens_per_second = message.tokens_per_second();
+  record.model_flops_utilization = message.model_flops_utilization();
+  record.bubble_ratio = message.bubble_ratio();
+  record.exposed_communication_ratio = message.exposed_communication_ratio();
+  record.parameter_hash = message.parameter_hash();
+  record.epoch = message.epoch();
+  if (message.has_validation_loss()) record.validation_loss = message.validation_loss();
+  for (const v1::MemoryProto& memory : message.memory()) {
+    record.memory.push_back(DecodeMemory(memory));
+  }
+  return record;
+}
+
+v1::CheckpointInfo EncodeCheckpoint(const CheckpointRecord& checkpoint) {
+  v1::CheckpointInfo message;
+  message.set_path(checkpoint.path);
+  message.set_step(checkpoint.step);
+  message.set_bytes(checkpoint.bytes);
+  *message.mutable_time() = EncodeTime(checkpoint.time);
+  return message;
+}
+
+CheckpointRecord DecodeCheckpoint(const v1::CheckpointInfo& message) {
+  return {message.path(), message.step(), message.bytes(), DecodeTime(message.time())};
+}
+
+MemoryUse DecodeMemory(const v1::MemoryProto& message) {
+  return {message.parameters_bytes(), message.gradients_bytes(), message.optimizer_bytes(),
+          message.slots_bytes(), message.workspace_bytes()};
+}
+
+}  // namespace esteira

@@ -1,0 +1,133 @@
+#include "coordinator/membership/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace esteira {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+
+// Ids go into paths of logs, labels and messages.
+absl::Status CheckId(const std::string& id) {
+  const bool good =
+      !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+               c == '.' || c == ':';
+      });
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "worker id: expected 1 to 128 letters, digits, or any of \"-_.:\"");
+}
+
+}  // namespace
+
+const char* WorkerStateName(WorkerState state) {
+  switch (state) {
+    case WorkerState::kIdle: return "IDLE";
+    case WorkerState::kBusy: return "BUSY";
+    case WorkerState::kLost: return "LOST";
+  }
+  return "?";
+}
+
+WorkerState WorkerRecord::state() const {
+  if (lost) return WorkerState::kLost;
+  return assignment ? WorkerState::kBusy : WorkerState::kIdle;
+}
+
+absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescription& description,
+                                                              int64_t session, absl::Time now) {
+  RETURN_IF_ERROR(CheckId(description.id));
+  std::deque<uint64_t>& retired = retired_[description.id];
+  if (std::find(retired.begin(), retired.end(), description.incarnation) != retired.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", description.id, ": incarnation ", description.incarnation,
+                     " was replaced by a later one. Is the same id used by two workers?"));
+  }
+  Registration result;
+  WorkerRecord& worker = workers_[description.id];
+  result.replaced_session = worker.session;
+  const bool known = !worker.description.id.empty();
+  if (known && worker.description.incarnation != description.incarnation) {
+    result.abandoned = std::exchange(worker.assignment, std::nullopt);
+    result.abandoned_incarnation = worker.description.incarnation;
+    retired.push_back(worker.description.incarnation);
+    if (retired.size() > kMaxRetired) retired.pop_front();
+  }
+  worker.description = description;
+  worker.session = session;
+  worker.last_seen = now;
+  worker.lost = false;
+  worker.message.clear();
+  return result;
+}
+
+bool Membership::Touch(const std::string& id, uint64_t incarnation, int64_t session,
+                       absl::Time now) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end()) return false;
+  WorkerRecord& worker = it->second;
+  if (worker.description.incarnation != incarnation || worker.session != session || worker.lost) {
+    return false;
+  }
+  worker.last_seen = std::max(worker.last_seen, now);
+  return true;
+}
+
+void Membership::Disconnect(int64_t session) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.session == session) worker.session = 0;
+  }
+}
+
+void Membership::Assign(const std::string& id, const Assignment& assignment) {
+  workers_.at(id).assignment = assignment;
+}
+
+void Membership::Release(const std::string& id) { workers_.at(id).assignment.reset(); }
+
+void Membership::MarkLost(const std::string& id, const std::string& reason) {
+  WorkerRecord& worker = workers_.at(id);
+  worker.lost = true;
+  worker.session = 0;
+  worker.assignment.reset();
+  worker.message = reason;
+}
+
+void Membership::Forget(const std::string& id) {
+  workers_.erase(id);
+  retired_.erase(id);
+}
+
+const WorkerRecord* Membership::Find(const std::string& id) const {
+  const auto it = workers_.find(id);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+Assessment Membership::AssessWorker(const WorkerRecord& worker, absl::Time now) const {
+  return Assess(now, worker.last_seen, worker.connected(), options_.lease);
+}
+
+std::vector<std::string> Membership::ListAvailable(absl::Time now) const {
+  std::vector<std::string> ids;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.state() == WorkerState::kIdle && worker.connected() &&
+        AssessWorker(worker, now).health == Health::kAlive) {
+      ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+int Membership::CountPresent() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.state() != WorkerState::kLost;
+  }));
+}
+
+}  // namespace esteira
