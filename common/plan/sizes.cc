@@ -30,6 +30,11 @@ class LayoutBuilder {
   LayoutBuilder& Fp32(const char* name, int64_t elements) {
     return Add(name, ElementType::kFp32, elements);
   }
+  // RMSNorm has no mean.
+  LayoutBuilder& Statistics(Architecture architecture, int64_t rows) {
+    if (architecture == Architecture::kGpt2) Fp32("mean", rows);
+    return Fp32("rstd", rows);
+  }
   LayoutBuilder& Add(const char* name, ElementType type, int64_t elements) {
     layout_.slices.push_back({name, type, elements, layout_.bytes});
     layout_.bytes += Aligned(elements * BytesOf(type));
@@ -41,6 +46,11 @@ class LayoutBuilder {
   ElementType compute_type_;
   BufferLayout layout_;
 };
+
+// LayerNorm has a weight and a bias, RMSNorm a weight.
+int64_t NormVectors(Architecture architecture) {
+  return architecture == Architecture::kGpt2 ? 2 : 1;
+}
 
 int64_t KeyWidth(const ModelSpec& model) { return model.num_kv_heads * model.head_size(); }
 
@@ -87,10 +97,9 @@ BufferLayout SavedByLlamaBlock(const ModelSpec& model, int64_t tokens_N, Element
 
 BufferLayout SavedByHead(const ModelSpec& model, int64_t tokens_N, ElementType type) {
   return LayoutBuilder(type)
-      .Fp32("mean", tokens_N)
-      .Fp32("rstd", tokens_N)
+      .Statistics(model.architecture, tokens_N)
       .Activation("logits", tokens_N * model.vocab_size)
-      .Fp32("norm_gradient", 2 * model.hidden_size)
+      .Fp32("norm_gradient", NormVectors(model.architecture) * model.hidden_size)
       .Build();
 }
 
@@ -112,8 +121,7 @@ BufferLayout WorkspaceOfBlock(const ModelSpec& model, int64_t batch, int64_t seq
         .Activation("narrow_b", tokens_N * hidden);
   }
   return layout.Activation("narrow", tokens_N * hidden)
-      .Fp32("mean", tokens_N)
-      .Fp32("rstd", tokens_N)
+      .Statistics(model.architecture, tokens_N)
       .Fp32("log_sum_exp", tokens_N * model.num_heads)
       .Fp32("attention",
             AttentionWorkspaceElements(batch, sequence, model.num_kv_heads, model.head_size()))
@@ -125,8 +133,7 @@ BufferLayout WorkspaceOfHead(const ModelSpec& model, int64_t batch, int64_t sequ
   const int64_t tokens_N = batch * sequence;
   return LayoutBuilder(type)
       .Activation("norm", tokens_N * model.hidden_size)
-      .Fp32("mean", tokens_N)
-      .Fp32("rstd", tokens_N)
+      .Statistics(model.architecture, tokens_N)
       .Activation("logits", std::min(tokens_N, HeadRowsAtOnce(sequence)) * model.vocab_size)
       .Add("loss", ElementType::kByte, kLossSumsBytes)
       .Build();

@@ -82,7 +82,9 @@ void Head::BackwardWeight(const UnitArguments& arguments, Kernels& kernels, Stre
 }
 
 Norm::Statistics Head::StatisticsIn(const Slices& slices, int64_t tokens_N) const {
-  return {slices.View("mean", tokens_N, 1), slices.View("rstd", tokens_N, 1)};
+  const Tensor rstd_N = slices.View("rstd", tokens_N, 1);
+  if (model_.architecture == Architecture::kLlama) return {{}, rstd_N};
+  return {slices.View("mean", tokens_N, 1), rstd_N};
 }
 
 void Head::Score(const UnitArguments& arguments, Tensor logits, Tensor targets, LossSums* loss,
