@@ -1,0 +1,167 @@
+// A vector of fp32 lanes and what the loops need of it: loads and stores of fp32 and bf16, exp,
+// sums.
+//
+// Included only by the loops_*.cc files, each compiled for one instruction set, whose width it
+// takes. Everything is in an anonymous namespace and uses no library template: code that the linker
+// could merge across those files would run on the wrong CPU. The order of every sum is that of the
+// lanes: it depends on neither address nor alignment.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/kernels/cpu/loops.h"
+
+namespace esteira {
+namespace {
+
+#define ESTEIRA_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+constexpr int64_t kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kLanes = 8;
+#else
+constexpr int64_t kLanes = 4;
+#endif
+
+using V = float __attribute__((vector_size(4 * kLanes)));
+using VInt = int32_t __attribute__((vector_size(4 * kLanes)));
+using VUint = uint32_t __attribute__((vector_size(4 * kLanes)));
+using VHalf = uint16_t __attribute__((vector_size(2 * kLanes)));
+
+ESTEIRA_INLINE V Splat(float x) { return V{} + x; }
+
+ESTEIRA_INLINE VInt LaneIndices() {
+  VInt v{};
+  for (int32_t i = 0; i < static_cast<int32_t>(kLanes); ++i) v[i] = i;
+  return v;
+}
+
+ESTEIRA_INLINE V Load(const float* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+ESTEIRA_INLINE V Load(const Bf16* p) {
+  VHalf half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  const VUint wide = __builtin_convertvector(half, VUint) << 16;
+  return reinterpret_cast<V>(wide);
+}
+
+ESTEIRA_INLINE void Store(float* p, V v) { __builtin_memcpy(p, &v, sizeof(v)); }
+
+// Rounds to nearest, ties to even; a NaN stays one (made quiet).
+ESTEIRA_INLINE void Store(Bf16* p, V v) {
+  const VUint bits = reinterpret_cast<VUint>(v);
+  const VUint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const VUint quiet = (bits >> 16) | 0x40u;
+  const VInt is_nan = v != v;
+  const VHalf half = __builtin_convertvector(is_nan ? quiet : rounded, VHalf);
+  __builtin_memcpy(p, &half, sizeof(half));
+}
+
+// The first `count` < kLanes elements; the other lanes are `fill`.
+template <typename T>
+ESTEIRA_INLINE V LoadSome(const T* p, int64_t count, float fill = 0.0f) {
+  T lanes[kLanes] = {};
+  __builtin_memcpy(lanes, p, static_cast<uint64_t>(count) * sizeof(T));
+  const VInt inside = LaneIndices() < static_cast<int32_t>(count);
+  return inside ? Load(lanes) : Splat(fill);
+}
+
+template <typename T>
+ESTEIRA_INLINE void StoreSome(T* p, V v, int64_t count) {
+  T lanes[kLanes];
+  Store(lanes, v);
+  __builtin_memcpy(p, lanes, static_cast<uint64_t>(count) * sizeof(T));
+}
+
+// Calls body(i, load, store) for every group of kLanes columns of a row; load(p) and store(p, v)
+// reach element i of row p, whole or in part.
+template <typename Body>
+ESTEIRA_INLINE void ForEachGroup(int64_t begin, int64_t end, Body body) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    body([i](const auto* p) { return Load(p + i); }, [i](auto* p, V v) { Store(p + i, v); });
+  }
+  if (i == end) return;
+  const int64_t rest = end - i;
+  body([i, rest](const auto* p) { return LoadSome(p + i, rest); },
+       [i, rest](auto* p, V v) { StoreSome(p + i, v, rest); });
+}
+
+ESTEIRA_INLINE V Max(V a, V b) { return a > b ? a : b; }
+
+// Zero for a finite x, NaN otherwise: adding it keeps a non-finite input from vanishing.
+ESTEIRA_INLINE V Poison(V x) { return x - x; }
+
+ESTEIRA_INLINE float SumLanes(V v) {
+  float s[kLanes];
+  Store(s, v);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) s[i] += s[i + half];
+  }
+  return s[0];
+}
+
+ESTEIRA_INLINE double SumLanesDouble(V v) {
+  float lanes[kLanes];
+  Store(lanes, v);
+  double s[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) s[i] = static_cast<double>(lanes[i]);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) s[i] += s[i + half];
+  }
+  return s[0];
+}
+
+ESTEIRA_INLINE float MaxLanes(V v) {
+  float s[kLanes];
+  Store(s, v);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) s[i] = s[i] > s[i + half] ? s[i] : s[i + half];
+  }
+  return s[0];
+}
+
+ESTEIRA_INLINE V Sqrt(V v) {
+  float s[kLanes];
+  Store(s, v);
+  for (int64_t i = 0; i < kLanes; ++i) s[i] = __builtin_sqrtf(s[i]);
+  return Load(s);
+}
+
+constexpr float kLowestExponent = -87.0f;
+constexpr float kHighestExponent = 88.0f;
+
+// exp(x), error below 2 ulp for -87 <= x <= 88; 0 below, infinity above, NaN for NaN. Makes no
+// subnormal numbers. Range reduction by Cody and Waite, x = n ln 2 + r, then the Taylor polynomial
+// of degree 7 on |r| <= ln 2 / 2, whose remainder is below 6e-9.
+ESTEIRA_INLINE V Exp(V x) {
+  V c = x < kLowestExponent ? Splat(kLowestExponent) : x;
+  c = c > kHighestExponent ? Splat(kHighestExponent) : c;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V shifted = c * 1.44269504088896341f + kRound;
+  const VInt n = reinterpret_cast<VInt>(shifted) - reinterpret_cast<VInt>(Splat(kRound));
+  const V n_float = shifted - kRound;
+  V r = c - n_float * 0.693359375f;
+  r = r - n_float * -2.12194440e-4f;
+  V p = Splat(1.0f / 5040.0f);
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r * r + r + 1.0f;
+  V y = p * reinterpret_cast<V>((n + 127) << 23);
+  y = x < kLowestExponent ? V{} : y;
+  return x > kHighestExponent ? Splat(__builtin_inff()) : y;
+}
+
+// 1 / (1 + exp(-x)).
+ESTEIRA_INLINE V Sigmoid(V x) { return 1.0f / (1.0f + Exp(-x)); }
+
+}  // namespace
+}  // namespace esteira
