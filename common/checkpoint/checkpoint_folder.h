@@ -46,6 +46,9 @@ absl::Status VerifySizes(FileSystem& files, const std::string& folder, const Man
 // not.
 absl::Status VerifyCheckpoint(FileSystem& files, const std::string& folder);
 
+// The header of a safetensors file. Errors name the path.
+absl::StatusOr<SafetensorsFile> ReadSafetensorsHeader(FileSystem& files, const std::string& path);
+
 // The tensors of a folder: a checkpoint's weights (or optimizer state), an export's, or any folder
 // of Hugging Face's. Opened once, immutable. Not thread-safe only as far as `files` is not.
 class TensorFolder {

@@ -50,6 +50,12 @@ absl::StatusOr<SafetensorsFile> ReadHeader(FileSystem& files, const std::string&
 
 }  // namespace
 
+absl::StatusOr<SafetensorsFile> ReadSafetensorsHeader(FileSystem& files, const std::string& path) {
+  absl::StatusOr<SafetensorsFile> file = ReadHeader(files, path);
+  if (file.status().code() != absl::StatusCode::kDataLoss) return file;
+  return absl::DataLossError(absl::StrCat(path, ": ", file.status().message()));
+}
+
 absl::StatusOr<TensorFolder> TensorFolder::OpenModel(FileSystem& files, const std::string& folder) {
   TensorFolder tensors(files, folder);
   const std::string index = folder + "/" + kIndexName;
@@ -79,13 +85,10 @@ absl::StatusOr<TensorFolder> TensorFolder::OpenOptimizer(FileSystem& files,
 
 absl::Status TensorFolder::AddFile(const std::string& name) {
   const std::string path = folder_ + "/" + name;
-  absl::StatusOr<SafetensorsFile> file = ReadHeader(*files_, path);
-  if (!file.ok()) {
-    return absl::Status(file.status().code(), absl::StrCat(path, ": ", file.status().message()));
-  }
-  for (TensorEntry& entry : file->tensors) {
+  ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensorsHeader(*files_, path));
+  for (TensorEntry& entry : file.tensors) {
     const std::string tensor = entry.name;
-    const int64_t offset = file->data_offset + entry.begin;
+    const int64_t offset = file.data_offset + entry.begin;
     if (!tensors_.emplace(tensor, Location{name, offset, std::move(entry)}).second) {
       return absl::DataLossError(
           absl::StrCat(path, ": tensor ", tensor, " is in another file too"));

@@ -107,7 +107,9 @@ TEST_F(TokenSourceTest, UnreadableFile) {
   const std::string path = Write("secret.txt", "abcdefgh");
   std::filesystem::permissions(path, std::filesystem::perms::none);
   const uid_t user = geteuid();
-  if (user == 0) ASSERT_EQ(seteuid(65534), 0);  // root reads every file
+  if (user == 0) {
+    ASSERT_EQ(seteuid(65534), 0);  // root reads every file
+  }
   const absl::StatusCode code = Open(path, 4).status().code();
   ASSERT_EQ(seteuid(user), 0);
   EXPECT_EQ(code, absl::StatusCode::kPermissionDenied);
