@@ -16,6 +16,7 @@ using Transports = std::vector<std::unique_ptr<Transport>>;
 
 struct MeshKind {
   const char* name;
+  bool sends_early;  // small messages leave before their receive is posted
   Transports (*make)(int ranks);
 };
 inline void PrintTo(const MeshKind& kind, std::ostream* out) { *out << kind.name; }

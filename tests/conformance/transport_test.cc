@@ -126,7 +126,7 @@ TEST_P(TransportTest, AMessageMayComeBeforeItsReceive) {
       // Receiving the second one first proves that the first one has come already.
       std::vector<Transfer> order = {Receive(0, {7, 0, 1}, got_second),
                                      Receive(0, {7, 0, 0}, got_first)};
-      if (bytes < 1000 && std::string(GetParam().name) != "inproc") {
+      if (bytes < 1000 && GetParam().sends_early) {
         for (const Transfer& transfer : order) EXPECT_TRUE(Run(1, transfer).ok());
       } else {
         EXPECT_TRUE(At(1).Run(order, kPlenty).ok());

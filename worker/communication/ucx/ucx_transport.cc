@@ -1,0 +1,134 @@
+#include "worker/communication/ucx/ucx_transport.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+#include "worker/communication/ucx/address.h"
+#include "worker/communication/ucx/progress_thread.h"
+#include "worker/communication/ucx/ucp_worker.h"
+#include "worker/communication/ucx/ucx_mesh.h"
+
+namespace esteira {
+namespace {
+
+constexpr absl::Duration kCloseLimit = absl::Seconds(1);
+
+// A mesh and the thread that drives it; closes in order.
+struct Link {
+  Link(std::unique_ptr<UcpWorker> worker, const FrameIdentity& self)
+      : mesh(std::move(worker), self), thread(mesh) {}
+  ~Link() {
+    thread.Post([this] { mesh.Close(kCloseLimit); });
+  }
+
+  absl::Status Run(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout) {
+    const auto batch = std::make_shared<Batch>(kind, transfers, timeout);
+    thread.Post([this, batch] { mesh.Start(batch); });
+    return batch->Wait();
+  }
+
+  UcxMesh mesh;
+  ProgressThread thread;  // stops before the mesh goes
+};
+
+// Posts to the progress thread and waits. Thread-safe.
+class UcxTransport : public Transport {
+ public:
+  explicit UcxTransport(std::unique_ptr<Link> link) : link_(std::move(link)) {}
+
+  int rank() const override { return link_->mesh.self().rank; }
+  int size() const override { return link_->mesh.self().size; }
+  absl::Status Run(std::span<const Transfer> transfers, absl::Duration timeout) override {
+    return link_->Run(FrameKind::kData, transfers, timeout);
+  }
+  void Abort(const absl::Status& cause) override {
+    CHECK(!cause.ok());
+    link_->thread.Post([this, cause] { link_->mesh.Fail(cause, rank()); });
+  }
+  TransportCounters counters() const override { return link_->mesh.counters(); }
+
+ private:
+  const std::unique_ptr<Link> link_;
+};
+
+class OpenedUcxEndpoint : public UcxEndpoint {
+ public:
+  OpenedUcxEndpoint(std::unique_ptr<UcpWorker> worker, const UcxOptions& options)
+      : options_(options),
+        address_(WrapAddress(worker->address())),
+        version_(UcpWorker::Version()),
+        link_(std::make_unique<Link>(
+            std::move(worker),
+            FrameIdentity{HashName(options.job_id), options.epoch, options.rank, options.size})) {}
+
+  const std::string& address() const override { return address_; }
+  const std::string& version() const override { return version_; }
+
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(
+      const std::vector<std::string>& addresses,
+      const std::vector<std::string>& versions) override {
+    if (link_ == nullptr) return absl::FailedPreconditionError("the endpoint is connected already");
+    ASSIGN_OR_RETURN(const std::vector<std::string> bodies, Check(addresses, versions));
+    link_->thread.Post([this, &bodies] { link_->mesh.Connect(bodies); });
+    const absl::Status met = MeetPeers();
+    if (!met.ok()) {
+      return absl::Status(met.code(), absl::StrCat("connecting the mesh: ", met.message()));
+    }
+    return std::make_unique<UcxTransport>(std::move(link_));
+  }
+
+ private:
+  absl::StatusOr<std::vector<std::string>> Check(const std::vector<std::string>& addresses,
+                                                 const std::vector<std::string>& versions) const {
+    const auto size = static_cast<size_t>(options_.size);
+    if (addresses.size() != size || versions.size() != size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          addresses.size(), " addresses and ", versions.size(), " versions for ", size, " ranks"));
+    }
+    std::vector<std::string> bodies;
+    for (size_t rank = 0; rank < size; ++rank) {
+      if (versions[rank] != version_) {
+        return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " runs \"", versions[rank],
+                                                          "\", rank ", options_.rank, " runs \"",
+                                                          version_, "\""));
+      }
+      absl::StatusOr<std::string> body = UnwrapAddress(addresses[rank]);
+      if (!body.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("address of rank ", rank, ": ", body.status().message()));
+      }
+      bodies.push_back(*std::move(body));
+    }
+    return bodies;
+  }
+
+  absl::Status MeetPeers() {
+    std::vector<Transfer> hellos;
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (peer == options_.rank) continue;
+      hellos.push_back({Transfer::Direction::kSend, peer, {}, {}});
+      hellos.push_back({Transfer::Direction::kReceive, peer, {}, {}});
+    }
+    return link_->Run(FrameKind::kHello, hellos, options_.connect_timeout);
+  }
+
+  const UcxOptions options_;
+  const std::string address_;
+  const std::string version_;
+  std::unique_ptr<Link> link_;  // null once connected
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxEndpoint>> OpenUcx(const UcxOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<UcpWorker> worker, UcpWorker::Open(options.network_device));
+  return std::make_unique<OpenedUcxEndpoint>(std::move(worker), options);
+}
+
+}  // namespace esteira
