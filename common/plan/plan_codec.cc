@@ -1,0 +1,268 @@
+#include "common/plan/plan_codec.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "esteira/v1/plan.pb.h"
+
+namespace esteira {
+namespace {
+
+void EncodeInstruction(const Instruction& instruction, v1::InstructionProto& proto) {
+  proto.set_op(static_cast<int32_t>(instruction.op));
+  proto.set_unit(instruction.unit + 1);
+  proto.set_micro_batch(instruction.micro_batch + 1);
+  proto.set_peer(instruction.peer + 1);
+  proto.set_x(instruction.x + 1);
+  proto.set_y(instruction.y + 1);
+  proto.set_dx(instruction.dx + 1);
+  proto.set_dy(instruction.dy + 1);
+  proto.set_saved(instruction.saved + 1);
+  proto.set_slot(instruction.slot + 1);
+}
+
+void EncodeProgram(const Program& program, v1::ProgramProto& proto) {
+  proto.set_rank(program.rank);
+  proto.set_stage(program.stage);
+  proto.set_replica(program.replica);
+  for (int unit : program.units) proto.add_units(unit);
+  for (const MicroBatch& batch : program.micro_batches) {
+    v1::MicroBatchProto& out = *proto.add_micro_batches();
+    out.set_first_sample(batch.first_sample);
+    out.set_num_samples(batch.num_samples);
+  }
+  for (const Instruction& instruction : program.instructions) {
+    EncodeInstruction(instruction, *proto.add_instructions());
+  }
+  for (const SlotClass& slots : program.slots) {
+    v1::SlotClassProto& out = *proto.add_slots();
+    out.set_bytes(slots.bytes);
+    out.set_count(slots.count);
+  }
+}
+
+void EncodeModel(const ModelSpec& model, v1::ResolvedModelProto& proto) {
+  proto.set_architecture(ArchitectureName(model.architecture));
+  proto.set_num_layers(model.num_layers);
+  proto.set_hidden_size(model.hidden_size);
+  proto.set_num_heads(model.num_heads);
+  proto.set_num_kv_heads(model.num_kv_heads);
+  proto.set_intermediate_size(model.intermediate_size);
+  proto.set_vocab_size(model.vocab_size);
+  proto.set_max_sequence_length(model.max_sequence_length);
+  proto.set_tie_embeddings(model.tie_embeddings);
+  proto.set_norm_epsilon(model.norm_epsilon);
+  proto.set_rope_theta(model.rope_theta);
+}
+
+void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
+  proto.set_stages(layout.stages);
+  proto.set_chunks_per_stage(layout.chunks_per_stage);
+  proto.set_replicas(layout.replicas);
+  proto.set_zero(layout.zero);
+  proto.set_schedule(layout.schedule);
+  proto.set_reduce_every(layout.reduce_every);
+  proto.set_gather_for(layout.gather_for);
+  for (int boundary : layout.boundaries) proto.add_boundaries(boundary);
+  proto.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
+  proto.set_global_batch_size(layout.global_batch_size);
+  proto.set_micro_batch_size(layout.micro_batch_size);
+  proto.set_sequence_length(layout.sequence_length);
+}
+
+void EncodePrediction(const Prediction& prediction, v1::PredictionProto& proto) {
+  proto.set_step_seconds(prediction.step_seconds);
+  proto.set_bubble_ratio(prediction.bubble_ratio);
+  for (const MemoryUse& use : prediction.memory) {
+    v1::MemoryProto& out = *proto.add_memory();
+    out.set_parameters_bytes(use.parameters);
+    out.set_gradients_bytes(use.gradients);
+    out.set_optimizer_bytes(use.optimizer);
+    out.set_slots_bytes(use.slots);
+    out.set_workspace_bytes(use.workspace);
+  }
+}
+
+absl::Status OutOfRange(absl::string_view field, int64_t value, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: ", field, " is ", value, ", expected ", expected));
+}
+
+absl::Status CheckAtLeast(absl::string_view field, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return OutOfRange(field, value, absl::StrCat("at least ", least));
+}
+
+absl::StatusOr<Instruction> DecodeInstruction(const v1::InstructionProto& proto) {
+  Instruction instruction;
+  if (proto.op() < 0 || proto.op() >= kNumOps) {
+    return OutOfRange("instruction.op", proto.op(), absl::StrCat("0 to ", kNumOps - 1));
+  }
+  instruction.op = static_cast<Op>(proto.op());
+  struct Field {
+    const char* name;
+    int32_t stored;
+    int32_t& value;
+  };
+  const Field fields[] = {
+      {"instruction.unit", proto.unit(), instruction.unit},
+      {"instruction.micro_batch", proto.micro_batch(), instruction.micro_batch},
+      {"instruction.peer", proto.peer(), instruction.peer},
+      {"instruction.x", proto.x(), instruction.x},
+      {"instruction.y", proto.y(), instruction.y},
+      {"instruction.dx", proto.dx(), instruction.dx},
+      {"instruction.dy", proto.dy(), instruction.dy},
+      {"instruction.saved", proto.saved(), instruction.saved},
+      {"instruction.slot", proto.slot(), instruction.slot},
+  };
+  for (const Field& field : fields) {
+    RETURN_IF_ERROR(CheckAtLeast(field.name, field.stored, 0));
+    field.value = field.stored - 1;
+  }
+  return instruction;
+}
+
+absl::StatusOr<Program> DecodeProgram(const v1::ProgramProto& proto) {
+  Program program;
+  RETURN_IF_ERROR(CheckAtLeast("program.rank", proto.rank(), 0));
+  RETURN_IF_ERROR(CheckAtLeast("program.stage", proto.stage(), 0));
+  RETURN_IF_ERROR(CheckAtLeast("program.replica", proto.replica(), 0));
+  program.rank = proto.rank();
+  program.stage = proto.stage();
+  program.replica = proto.replica();
+  for (int32_t unit : proto.units()) {
+    RETURN_IF_ERROR(CheckAtLeast("program.units", unit, 0));
+    program.units.push_back(unit);
+  }
+  for (const v1::MicroBatchProto& batch : proto.micro_batches()) {
+    RETURN_IF_ERROR(CheckAtLeast("micro_batch.first_sample", batch.first_sample(), 0));
+    RETURN_IF_ERROR(CheckAtLeast("micro_batch.num_samples", batch.num_samples(), 0));
+    program.micro_batches.push_back({batch.first_sample(), batch.num_samples()});
+  }
+  program.instructions.reserve(static_cast<size_t>(proto.instructions_size()));
+  for (const v1::InstructionProto& instruction : proto.instructions()) {
+    ASSIGN_OR_RETURN(program.instructions.emplace_back(), DecodeInstruction(instruction));
+  }
+  if (proto.slots_size() != kNumSlotKinds) {
+    return OutOfRange("number of program.slots", proto.slots_size(), absl::StrCat(kNumSlotKinds));
+  }
+  for (int kind = 0; kind < kNumSlotKinds; ++kind) {
+    RETURN_IF_ERROR(CheckAtLeast("slots.bytes", proto.slots(kind).bytes(), 0));
+    RETURN_IF_ERROR(CheckAtLeast("slots.count", proto.slots(kind).count(), 0));
+    program.slots[static_cast<size_t>(kind)] = {proto.slots(kind).bytes(),
+                                                proto.slots(kind).count()};
+  }
+  return program;
+}
+
+absl::StatusOr<ModelSpec> DecodeModel(const v1::ResolvedModelProto& proto) {
+  ModelSpec model;
+  ASSIGN_OR_RETURN(model.architecture, ParseArchitecture(proto.architecture()));
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"model.num_layers", proto.num_layers()},
+      {"model.hidden_size", proto.hidden_size()},
+      {"model.num_heads", proto.num_heads()},
+      {"model.num_kv_heads", proto.num_kv_heads()},
+      {"model.intermediate_size", proto.intermediate_size()},
+      {"model.vocab_size", proto.vocab_size()},
+      {"model.max_sequence_length", proto.max_sequence_length()},
+  };
+  for (const auto& [name, size] : sizes) RETURN_IF_ERROR(CheckAtLeast(name, size, 1));
+  if (!(proto.norm_epsilon() > 0) || !(proto.rope_theta() > 0)) {
+    return absl::InvalidArgumentError("plan: model.norm_epsilon and rope_theta must be positive");
+  }
+  model.num_layers = proto.num_layers();
+  model.hidden_size = proto.hidden_size();
+  model.num_heads = proto.num_heads();
+  model.num_kv_heads = proto.num_kv_heads();
+  model.intermediate_size = proto.intermediate_size();
+  model.vocab_size = proto.vocab_size();
+  model.max_sequence_length = proto.max_sequence_length();
+  model.tie_embeddings = proto.tie_embeddings();
+  model.norm_epsilon = proto.norm_epsilon();
+  model.rope_theta = proto.rope_theta();
+  return model;
+}
+
+absl::StatusOr<Layout> DecodeLayout(const v1::LayoutProto& proto) {
+  Layout layout;
+  const std::pair<const char*, int64_t> counts[] = {
+      {"layout.stages", proto.stages()},
+      {"layout.chunks_per_stage", proto.chunks_per_stage()},
+      {"layout.replicas", proto.replicas()},
+      {"layout.global_batch_size", proto.global_batch_size()},
+      {"layout.micro_batch_size", proto.micro_batch_size()},
+      {"layout.sequence_length", proto.sequence_length()},
+  };
+  for (const auto& [name, count] : counts) RETURN_IF_ERROR(CheckAtLeast(name, count, 1));
+  if (proto.zero() < 0 || proto.zero() > 3)
+    return OutOfRange("layout.zero", proto.zero(), "0 to 3");
+  RETURN_IF_ERROR(CheckAtLeast("layout.reduce_every", proto.reduce_every(), kAll));
+  RETURN_IF_ERROR(CheckAtLeast("layout.gather_for", proto.gather_for(), kAll));
+  if (proto.recompute() != "none" && proto.recompute() != "full") {
+    return absl::InvalidArgumentError("plan: layout.recompute is neither none nor full");
+  }
+  layout.stages = proto.stages();
+  layout.chunks_per_stage = proto.chunks_per_stage();
+  layout.replicas = proto.replicas();
+  layout.zero = proto.zero();
+  layout.schedule = proto.schedule();
+  layout.reduce_every = proto.reduce_every();
+  layout.gather_for = proto.gather_for();
+  layout.boundaries.assign(proto.boundaries().begin(), proto.boundaries().end());
+  layout.recompute = proto.recompute() == "full" ? Recompute::kFull : Recompute::kNone;
+  layout.global_batch_size = proto.global_batch_size();
+  layout.micro_batch_size = proto.micro_batch_size();
+  layout.sequence_length = proto.sequence_length();
+  return layout;
+}
+
+Prediction DecodePrediction(const v1::PredictionProto& proto) {
+  Prediction prediction;
+  prediction.step_seconds = proto.step_seconds();
+  prediction.bubble_ratio = proto.bubble_ratio();
+  for (const v1::MemoryProto& use : proto.memory()) {
+    prediction.memory.push_back({.parameters = use.parameters_bytes(),
+                                 .gradients = use.gradients_bytes(),
+                                 .optimizer = use.optimizer_bytes(),
+                                 .slots = use.slots_bytes(),
+                                 .workspace = use.workspace_bytes()});
+  }
+  return prediction;
+}
+
+}  // namespace
+
+v1::PlanProto EncodePlan(const Plan& plan) {
+  v1::PlanProto proto;
+  EncodeModel(plan.model, *proto.mutable_model());
+  EncodeLayout(plan.layout, *proto.mutable_layout());
+  proto.set_precision(PrecisionName(plan.precision));
+  for (const Program& program : plan.train) EncodeProgram(program, *proto.add_train());
+  for (const Program& program : plan.evaluate) EncodeProgram(program, *proto.add_evaluate());
+  EncodePrediction(plan.prediction, *proto.mutable_prediction());
+  proto.set_digest(PlanDigest(plan));
+  return proto;
+}
+
+absl::StatusOr<Plan> DecodePlan(const v1::PlanProto& proto) {
+  Plan plan;
+  ASSIGN_OR_RETURN(plan.model, DecodeModel(proto.model()));
+  ASSIGN_OR_RETURN(plan.layout, DecodeLayout(proto.layout()));
+  ASSIGN_OR_RETURN(plan.precision, ParsePrecision(proto.precision()));
+  for (const v1::ProgramProto& program : proto.train()) {
+    ASSIGN_OR_RETURN(plan.train.emplace_back(), DecodeProgram(program));
+  }
+  for (const v1::ProgramProto& program : proto.evaluate()) {
+    ASSIGN_OR_RETURN(plan.evaluate.emplace_back(), DecodeProgram(program));
+  }
+  plan.prediction = DecodePrediction(proto.prediction());
+  if (proto.digest() != PlanDigest(plan)) {
+    return absl::InvalidArgumentError(
+        "plan: the digest does not match; sender and receiver must be of one version");
+  }
+  return plan;
+}
+
+}  // namespace esteira
