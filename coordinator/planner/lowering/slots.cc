@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -20,6 +21,10 @@ using Value = std::pair<int, int>;  // unit, micro-batch (-1: none)
 // The slots of one class.
 class Pool {
  public:
+  explicit Pool(int count = 0) : count_(count), free_(static_cast<size_t>(count)) {
+    std::iota(free_.begin(), free_.end(), 0);
+  }
+
   int Take(const Value& value) {
     int slot = count_;
     if (free_.empty()) {
@@ -44,7 +49,7 @@ class Pool {
   bool empty() const { return live_.empty(); }
 
  private:
-  int count_ = 0;
+  int count_;
   std::deque<int> free_;
   std::map<Value, int> live_;
 };
@@ -68,7 +73,9 @@ class SlotPass {
     }
   }
 
-  void Run(Program& program) {
+  // The pools start with `slots`, and grow when those are not enough.
+  void Run(Program& program, const std::array<SlotClass, kNumSlotKinds>& slots) {
+    for (size_t kind = 0; kind < pools_.size(); ++kind) pools_[kind] = Pool(slots[kind].count);
     for (const Instruction& instruction : program.instructions) {
       if (instruction.op == Op::kBackwardWeight) split_ = true;
     }
@@ -195,7 +202,10 @@ absl::StatusOr<Plan> Slots(Plan plan) {
   const std::vector<UnitSpec> units = MakeUnits(plan.model);
   for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
     for (Program& program : *programs) {
-      SlotPass(plan, units, programs == &plan.train).Run(program);
+      // Once to count; then again, so that a slot is not taken twice while others were never used.
+      Program counted = program;
+      SlotPass(plan, units, programs == &plan.train).Run(counted, {});
+      SlotPass(plan, units, programs == &plan.train).Run(program, counted.slots);
       SizeSlots(plan, units, program);
     }
   }
