@@ -1,0 +1,268 @@
+#include "tests/common/plan/test_plans.h"
+
+#include <algorithm>
+
+#include "common/base/status_macros.h"
+#include "common/plan/shard_map.h"
+#include "common/plan/sizes.h"
+
+namespace esteira {
+namespace {
+
+void CountSlots(Program& program) {
+  const auto count = [&program](SlotKind kind, int32_t number) {
+    int32_t& slots = program.slots[static_cast<size_t>(kind)].count;
+    slots = std::max(slots, number + 1);
+  };
+  for (const Instruction& i : program.instructions) {
+    const bool window = i.op == Op::kClear || i.op == Op::kReduce;
+    for (int32_t number : {i.x, i.y}) count(SlotKind::kActivation, number);
+    for (int32_t number : {i.dx, i.dy}) count(SlotKind::kGradient, number);
+    count(SlotKind::kSaved, i.saved);
+    count(window ? SlotKind::kWindow : SlotKind::kParameters, i.slot);
+  }
+}
+
+void SizeSlots(const Plan& plan, Program& program) {
+  const std::vector<UnitSpec> units = MakeUnits(plan.model);
+  int64_t padded = 0;
+  int64_t saved = 0;
+  for (int held : program.units) {
+    const UnitSpec& unit = units[static_cast<size_t>(held)];
+    padded = std::max(padded, ShardMap(unit.flat_elements, plan.layout.replicas).padded_elements());
+    if (unit.kind == UnitKind::kTied) continue;
+    saved = std::max(saved, SavedLayout(plan.model, unit, plan.layout.micro_batch_size,
+                                        plan.layout.sequence_length, plan.precision)
+                                .bytes);
+  }
+  const int64_t activation =
+      plan.layout.micro_batch_size * plan.layout.sequence_length * plan.model.hidden_size * 4;
+  program.slots[0].bytes = program.slots[1].bytes = activation;
+  program.slots[2].bytes = saved;
+  program.slots[3].bytes = program.slots[4].bytes = padded * 4;
+}
+
+Program MakeProgram(const Plan& plan, int rank, const HandMadeStage& stage,
+                    const std::vector<std::string>& lines) {
+  const Layout& layout = plan.layout;
+  Program program;
+  program.rank = rank;
+  program.stage = layout.StageOfRank(rank);
+  program.replica = layout.ReplicaOfRank(rank);
+  program.units = stage.units;
+  const int count = layout.num_micro_batches();
+  for (int j = 0; j < count; ++j) {
+    const int64_t first =
+        std::min((program.replica * count + j) * layout.micro_batch_size, layout.global_batch_size);
+    program.micro_batches.push_back(
+        {first, std::min(layout.micro_batch_size, layout.global_batch_size - first)});
+  }
+  for (const std::string& line : lines) {
+    absl::StatusOr<Instruction> instruction = ParseInstruction(line);
+    CHECK(instruction.ok());
+    if (instruction->peer != -1)
+      instruction->peer = layout.RankOf(instruction->peer, program.replica);
+    program.instructions.push_back(*instruction);
+  }
+  CountSlots(program);
+  SizeSlots(plan, program);
+  return program;
+}
+
+Plan Filtered(Plan plan, bool (*keeps)(Op)) {
+  for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
+    for (Program& program : *programs) {
+      std::erase_if(program.instructions, [keeps](const Instruction& i) { return !keeps(i.op); });
+    }
+  }
+  return plan;
+}
+
+std::string TextWithoutPeer(Instruction instruction) {
+  instruction.peer = -1;
+  return ToText(instruction);
+}
+
+}  // namespace
+
+ModelSpec TinyModel(int64_t num_layers, bool tied) {
+  ModelSpec model;
+  model.architecture = Architecture::kGpt2;
+  model.num_layers = num_layers;
+  model.hidden_size = 8;
+  model.num_heads = 2;
+  model.num_kv_heads = 2;
+  model.intermediate_size = 16;
+  model.vocab_size = 32;
+  model.max_sequence_length = 4;
+  model.tie_embeddings = tied;
+  return model;
+}
+
+Plan MakeHandMadePlan(const ModelSpec& model, const Layout& layout,
+                      const std::vector<HandMadeStage>& stages) {
+  Plan plan;
+  plan.model = model;
+  plan.layout = layout;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    const HandMadeStage& stage = stages[static_cast<size_t>(layout.StageOfRank(rank))];
+    plan.train.push_back(MakeProgram(plan, rank, stage, stage.train));
+    plan.evaluate.push_back(MakeProgram(plan, rank, stage, stage.evaluate));
+  }
+  return plan;
+}
+
+Plan TwoStagePlan() {
+  Layout layout;
+  layout.stages = 2;
+  layout.replicas = 2;
+  layout.zero = 1;
+  layout.boundaries = {0, 2, 3};
+  layout.global_batch_size = 4;
+  layout.micro_batch_size = 1;
+  layout.sequence_length = 4;
+  HandMadeStage first;
+  first.units = {0, 1};
+  first.train = {"0F0 y0",
+                 "1F0 x0 y1 s0",
+                 "1SEND_ACT0>1 y1",
+                 "0F1 y2",
+                 "1F1 x2 y1 s1",
+                 "1SEND_ACT1>1 y1",
+                 "0CLEAR",
+                 "1CLEAR",
+                 "1RECV_GRAD0<1 dy0",
+                 "1B0 x0 dx1 dy0 s0",
+                 "0B0 dy1",
+                 "1RECV_GRAD1<1 dy0",
+                 "1B1 x2 dx1 dy0 s1",
+                 "1REDUCE",
+                 "0B1 dy1",
+                 "0REDUCE",
+                 "NORM",
+                 "0STEP",
+                 "1STEP",
+                 "0GATHER",
+                 "1GATHER"};
+  first.evaluate = {"0F0 y0",          "1F0 x0 y1 s0", "1SEND_ACT0>1 y1", "0F1 y0", "1F1 x0 y1 s0",
+                    "1SEND_ACT1>1 y1", "NORM"};
+  HandMadeStage last;
+  last.units = {2};
+  last.train = {"2RECV_ACT0<0 x0",
+                "2F0 x0 s0",
+                "2CLEAR",
+                "2B0 x0 dx0 s0",
+                "2SEND_GRAD0>0 dx0",
+                "2RECV_ACT1<0 x0",
+                "2F1 x0 s0",
+                "2B1 x0 dx0 s0",
+                "2SEND_GRAD1>0 dx0",
+                "2REDUCE",
+                "NORM",
+                "2STEP",
+                "2GATHER"};
+  last.evaluate = {"2RECV_ACT0<0 x0", "2F0 x0 s0", "2RECV_ACT1<0 x0", "2F1 x0 s0", "NORM"};
+  return MakeHandMadePlan(TinyModel(1, false), layout, {first, last});
+}
+
+Plan OneRankPlan() {
+  Layout layout;
+  layout.zero = 3;
+  layout.reduce_every = 1;
+  layout.recompute = Recompute::kFull;
+  layout.boundaries = {0, 3};
+  layout.global_batch_size = 2;
+  layout.micro_batch_size = 1;
+  layout.sequence_length = 4;
+  HandMadeStage stage;
+  stage.units = {0, 1, 2, 3, 4};
+  const auto step = [&stage](const std::string& j) {
+    for (const char* line : {"0GATHER p0", "1GATHER p1", "2GATHER p2", "3GATHER p3"})
+      stage.train.push_back(line);
+    stage.train.insert(stage.train.end(),
+                       {"0F" + j + " y0", "1F" + j + " x0 y1", "2F" + j + " x1 s1"});
+    for (const char* line : {"0CLEAR w0", "1CLEAR w1", "2CLEAR w2", "3CLEAR w3", "4CLEAR w4"}) {
+      stage.train.push_back(line);
+    }
+    stage.train.insert(
+        stage.train.end(),
+        {"2I" + j + " x1 dx0 s1", "1R" + j + " x0 s0", "1I" + j + " x0 dx1 dy0 s0",
+         "0I" + j + " dy1", "2W" + j + " x1 s1", "1W" + j + " x0 dy0 s0", "0W" + j + " dy1"});
+    for (const char* line : {"2REDUCE w2", "4REDUCE w4", "1REDUCE w1", "0REDUCE w0", "3REDUCE w3",
+                             "0RELEASE p0", "1RELEASE p1", "2RELEASE p2", "3RELEASE p3"}) {
+      stage.train.push_back(line);
+    }
+  };
+  step("0");
+  step("1");
+  for (const char* line : {"4TIE_GRAD", "NORM", "0STEP", "1STEP", "2STEP", "3STEP"})
+    stage.train.push_back(line);
+  stage.evaluate = {"0GATHER p0",   "1GATHER p1",  "2GATHER p2",  "3GATHER p3",   "0F0 y0",
+                    "1F0 x0 y1 s0", "2F0 x1 s0",   "0F1 y0",      "1F1 x0 y1 s0", "2F1 x1 s0",
+                    "NORM",         "0RELEASE p0", "1RELEASE p1", "2RELEASE p2",  "3RELEASE p3"};
+  return MakeHandMadePlan(TinyModel(1, true), layout, {stage});
+}
+
+Plan WithoutSlots(Plan plan) {
+  for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
+    for (Program& program : *programs) {
+      program.slots = {};
+      for (Instruction& i : program.instructions) i.x = i.y = i.dx = i.dy = i.saved = i.slot = -1;
+    }
+  }
+  return plan;
+}
+
+Plan OnlyExchanges(Plan plan) {
+  return Filtered(WithoutSlots(std::move(plan)),
+                  [](Op op) { return IsCompute(op) || IsPointToPoint(op); });
+}
+
+Plan OnlyCompute(Plan plan) { return Filtered(WithoutSlots(std::move(plan)), IsCompute); }
+
+size_t Find(const Program& program, const std::string& text) {
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (TextWithoutPeer(program.instructions[i]) == text) return i;
+  }
+  CHECK(false && "no such instruction");
+  return 0;
+}
+
+namespace {
+
+template <typename Edit>
+void OnStage(Plan& plan, int stage, Edit edit) {
+  for (Program& program : plan.train) {
+    if (program.stage == stage) edit(program);
+  }
+}
+
+}  // namespace
+
+void Remove(Plan& plan, int stage, const std::string& text) {
+  OnStage(plan, stage, [&text](Program& program) {
+    program.instructions.erase(program.instructions.begin() +
+                               static_cast<ptrdiff_t>(Find(program, text)));
+  });
+}
+
+void Replace(Plan& plan, int stage, const std::string& text, const std::string& replacement) {
+  OnStage(plan, stage, [&](Program& program) {
+    Instruction& instruction = program.instructions[Find(program, text)];
+    Instruction other = ParseInstruction(replacement).value();
+    other.peer = instruction.peer;
+    instruction = other;
+  });
+}
+
+void MoveBefore(Plan& plan, int stage, const std::string& text, const std::string& before) {
+  OnStage(plan, stage, [&](Program& program) {
+    const size_t from = Find(program, text);
+    const Instruction moved = program.instructions[from];
+    program.instructions.erase(program.instructions.begin() + static_cast<ptrdiff_t>(from));
+    program.instructions.insert(
+        program.instructions.begin() + static_cast<ptrdiff_t>(Find(program, before)), moved);
+  });
+}
+
+}  // namespace esteira
