@@ -114,10 +114,10 @@ INSTANTIATE_TEST_SUITE_P(
     Models, SizesTest,
     testing::Combine(testing::Values(Architecture::kGpt2, Architecture::kLlama), testing::Bool(),
                      testing::Values(Precision::kFp32, Precision::kBf16)),
-    [](const testing::TestParamInfo<Parameters>& info) {
-      return std::string(ArchitectureName(std::get<0>(info.param))) +
-             (std::get<1>(info.param) ? "_tied_" : "_untied_") +
-             PrecisionName(std::get<2>(info.param));
+    [](const testing::TestParamInfo<Parameters>& instance) {
+      return std::string(ArchitectureName(std::get<0>(instance.param))) +
+             (std::get<1>(instance.param) ? "_tied_" : "_untied_") +
+             PrecisionName(std::get<2>(instance.param));
     });
 
 TEST(SizesKnownAnswerTest, SavedOfAGpt2Block) {
