@@ -157,7 +157,6 @@ std::vector<std::vector<Layout>> OpenLayouts(const JobSpec& job, const ClusterSp
         layout.stages = shape.stages;
         layout.replicas = shape.replicas;
         layout.schedule = job.layout.schedule.value_or("1f1b");
-        layout.reduce_every = job.layout.reduce_every.value_or(kAll);
         layout.gather_for = job.layout.gather_for.value_or(1);
         layout.recompute = recompute;
         layout.global_batch_size = job.global_batch_size;
@@ -169,6 +168,8 @@ std::vector<std::vector<Layout>> OpenLayouts(const JobSpec& job, const ClusterSp
         open.emplace_back();
         for (int zero : ZeroLevels(job.layout, shape.replicas)) {
           layout.zero = zero;
+          // Sharded sums save nothing while every window stays open to the end.
+          layout.reduce_every = job.layout.reduce_every.value_or(zero >= 2 ? 1 : kAll);
           open.back().push_back(layout);
         }
       }

@@ -1,0 +1,322 @@
+#include "coordinator/planner/lowering/lowering.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "common/base/hash.h"
+#include "common/plan/validate.h"
+#include "coordinator/planner/simulator.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/planner/toy.h"
+
+namespace esteira {
+namespace {
+
+absl::StatusOr<Plan> MakeLowered(const ModelSpec& model, const Layout& layout,
+                                 Phase phase = kLowered) {
+  ASSIGN_OR_RETURN(Plan generated, Generate(model, layout, Precision::kFp32));
+  return Lower(std::move(generated), phase);
+}
+
+// The instructions of one rank without compute on the way, as text.
+std::string Text(const Program& program, const std::set<Op>& ops) {
+  std::string text;
+  for (const Instruction& instruction : program.instructions) {
+    if (ops.count(instruction.op) == 0) continue;
+    text += (text.empty() ? "" : " ") + ToText(instruction);
+  }
+  return text;
+}
+
+int CountOps(const Program& program, Op op) {
+  return static_cast<int>(std::count_if(program.instructions.begin(), program.instructions.end(),
+                                        [op](const Instruction& i) { return i.op == op; }));
+}
+
+const std::set<Op> kEndOps = {Op::kTieGradient, Op::kNorm, Op::kStep, Op::kTieParameter};
+
+// One point of the grid. The micro-batches of the last replica may be short or empty.
+struct Point {
+  int stages, micro_batches, zero, reduce_every, gather_for, replicas, schedule, tied, recompute;
+  std::array<int, 9> values() const {
+    return {stages,   micro_batches, zero, reduce_every, gather_for,
+            replicas, schedule,      tied, recompute};
+  }
+};
+
+Layout LayoutOf(const Point& point, const ModelSpec& model, uint64_t random) {
+  Layout layout = ToyLayout(model, point.stages, point.replicas, point.micro_batches,
+                            point.schedule == 0 ? "gpipe" : "1f1b", point.zero);
+  // As few as one micro-batch more than fits into one less each; the last one is short.
+  const int missing = static_cast<int>(random % static_cast<uint64_t>(point.replicas));
+  layout.global_batch_size -= int64_t{2} * missing + 1;
+  layout.reduce_every = point.reduce_every;
+  layout.gather_for = point.gather_for;
+  layout.recompute = point.recompute == 1 ? Recompute::kFull : Recompute::kNone;
+  return layout;
+}
+
+TEST(LoweringTest, GridIsValidAndRuns) {
+  std::set<std::array<int, 4>> pairs;  // which, which, value, value
+  uint64_t random = 7;
+  const auto draw = [&random](uint64_t below) {
+    random = Mix64(random);
+    return static_cast<int>(random % below);
+  };
+  for (int i = 0; i < 8 * 16 * 4; ++i) {
+    const Point point{1 + i % 8,   1 + i / 8 % 16, draw(4), draw(3), draw(3),
+                      1 + draw(3), draw(2),        draw(2), draw(2)};
+    const ModelSpec model =
+        ToyModel(6, point.tied == 1, draw(2) == 0 ? Architecture::kGpt2 : Architecture::kLlama);
+    const Layout layout = LayoutOf(point, model, random);
+    ASSERT_EQ(layout.num_micro_batches(), point.micro_batches);
+    const absl::StatusOr<Plan> plan = MakeLowered(model, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status() << " at " << ::testing::PrintToString(point.values());
+    const CostModel costs(model, layout, plan->precision, ClusterSpec{});
+    const absl::StatusOr<Simulation> simulation =
+        Simulate(*plan, [&](const Program& program, const Instruction& instruction) {
+          return costs.Seconds(program, instruction);
+        });
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    EXPECT_GT(simulation->execution.makespan, 0);
+    EXPECT_GE(simulation->bubble_ratio, 0);
+    EXPECT_LT(simulation->bubble_ratio, 1);
+    const auto values = point.values();
+    for (int a = 0; a < 9; ++a) {
+      for (int b = 0; b < a; ++b)
+        pairs.insert({a, b, values[static_cast<size_t>(a)], values[static_cast<size_t>(b)]});
+    }
+  }
+  const std::array<size_t, 9> sizes = {8, 16, 4, 3, 3, 3, 2, 2, 2};
+  size_t expected = 0;
+  for (size_t a = 0; a < 9; ++a) {
+    for (size_t b = 0; b < a; ++b) expected += sizes[a] * sizes[b];
+  }
+  EXPECT_EQ(pairs.size(), expected) << "a pair of values is not covered";
+}
+
+TEST(LoweringTest, LayersAndMicroBatchesThatDoNotDivide) {
+  for (const auto& [layers, stages, micro_batches] :
+       {std::tuple{30, 4, 8}, {5, 4, 3}, {2, 4, 1}, {1, 3, 1}, {1, 1, 1}}) {
+    for (const char* schedule : {"gpipe", "1f1b"}) {
+      const ModelSpec model = ToyModel(layers, true);
+      const auto plan = MakeLowered(model, ToyLayout(model, stages, 3, micro_batches, schedule, 3));
+      EXPECT_TRUE(plan.ok()) << plan.status();
+    }
+  }
+}
+
+TEST(LoweringTest, EveryPhaseIsValid) {
+  const ModelSpec model = ToyModel(3, true);
+  const Layout layout = ToyLayout(model, 3, 2, 4, "1f1b", 3);
+  for (Phase phase : {Phase::kGenerated, Phase::kExpanded, Phase::kPeers, Phase::kPointToPoint,
+                      Phase::kZero, Phase::kOverlapped, Phase::kSlots}) {
+    const auto plan = MakeLowered(model, layout, phase);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(CountOps(plan->train[0], Op::kStep) > 0, phase >= Phase::kZero);
+    EXPECT_EQ(plan->train[0].slot_class(SlotKind::kActivation).count > 0, phase == Phase::kSlots);
+  }
+}
+
+TEST(LoweringTest, EmptyMicroBatchesStandAtTheEndOfAReplica) {
+  const ModelSpec model = ToyModel(1, false);
+  Layout layout = ToyLayout(model, 1, 3, 2, "1f1b");
+  layout.global_batch_size = 7;  // micro-batches of 2, 2, 2, 1, and two empty ones
+  const auto plan = MakeLowered(model, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto batches = [&](int rank) {
+    return plan->train[static_cast<size_t>(rank)].micro_batches;
+  };
+  EXPECT_EQ(batches(0), (std::vector<MicroBatch>{{0, 2}, {2, 2}}));
+  EXPECT_EQ(batches(1), (std::vector<MicroBatch>{{4, 2}, {6, 1}}));
+  EXPECT_EQ(batches(2), (std::vector<MicroBatch>{{7, 0}, {7, 0}}));
+}
+
+TEST(LoweringTest, OneRankReducesEachUnitOnceIntoTheSums) {
+  const ModelSpec model = ToyModel(1, false);
+  const auto plan = MakeLowered(model, ToyLayout(model, 1, 1, 2, "1f1b"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(Text(plan->train[0], {Op::kClear, Op::kReduce}),
+            "2CLEAR 1CLEAR 0CLEAR 2REDUCE 1REDUCE 0REDUCE");
+  EXPECT_EQ(Text(plan->train[0], kEndOps), "NORM 0STEP 1STEP 2STEP");
+  EXPECT_EQ(CountOps(plan->train[0], Op::kGather), 0);
+  EXPECT_EQ(plan->train[0].slot_class(SlotKind::kWindow).count, 0);
+}
+
+TEST(LoweringTest, TiedTableOnOneRankIsAddedLocally) {
+  const ModelSpec model = ToyModel(1, true);
+  const auto plan = MakeLowered(model, ToyLayout(model, 1, 2, 2, "1f1b", 3));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(Text(plan->train[0], kEndOps), "4TIE_GRAD NORM 0STEP 1STEP 2STEP 3STEP");
+  for (const Instruction& instruction : plan->train[0].instructions) {
+    EXPECT_FALSE(instruction.unit == 4 &&
+                 (instruction.op == Op::kGather || instruction.op == Op::kRelease));
+  }
+}
+
+TEST(LoweringTest, TiedTableOnTwoRanksIsExchanged) {
+  const ModelSpec model = ToyModel(1, true);
+  const auto plan = MakeLowered(model, ToyLayout(model, 2, 2, 2, "1f1b", 3));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(Text(plan->train[2], kEndOps), "3TIE_GRAD>3 NORM 0STEP 1STEP 3STEP 3TIE_PARAM>3");
+  EXPECT_EQ(Text(plan->train[3], kEndOps), "4TIE_GRAD>2 NORM 2STEP 4TIE_PARAM>2");
+}
+
+TEST(LoweringTest, UnitsWithoutParametersOnlyCompute) {
+  const ModelSpec model =
+      ToyModel(1, true, Architecture::kLlama);  // the embedding has nothing of its own
+  const auto plan = MakeLowered(model, ToyLayout(model, 1, 2, 2, "1f1b", 3));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const Instruction& instruction : plan->train[0].instructions) {
+    if (instruction.unit == 0) {
+      EXPECT_TRUE(IsCompute(instruction.op)) << ToText(instruction);
+    }
+  }
+}
+
+TEST(LoweringTest, ParametersAreGatheredInPlaceAfterTheStep) {
+  const ModelSpec model = ToyModel(1, false);
+  for (int zero : {1, 2}) {
+    const auto plan = MakeLowered(model, ToyLayout(model, 1, 2, 2, "1f1b", zero));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const std::string text = Text(plan->train[0], {Op::kStep, Op::kGather});
+    EXPECT_EQ(text, "0STEP 1STEP 2STEP 0GATHER 1GATHER 2GATHER");
+    EXPECT_EQ(CountOps(plan->evaluate[0], Op::kGather), 0);
+  }
+}
+
+TEST(LoweringTest, WindowsOfGradients) {
+  const ModelSpec model = ToyModel(1, false);
+  for (int zero : {0, 1, 2, 3}) {
+    for (const auto& [every, windows] :
+         {std::pair{1, 5}, {2, 3}, {4, 2}, {5, 1}, {9, 1}, {kAll, 1}}) {
+      Layout layout = ToyLayout(model, 1, 2, 5, "gpipe", zero);
+      layout.reduce_every = every;
+      const auto plan = MakeLowered(model, layout);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(CountOps(plan->train[0], Op::kReduce), 3 * windows);
+      EXPECT_EQ(CountOps(plan->train[0], Op::kClear), 3 * windows);
+      const bool persistent = zero < 2 && windows == 1;
+      EXPECT_EQ(plan->train[0].slot_class(SlotKind::kWindow).count == 0, persistent);
+    }
+  }
+}
+
+TEST(LoweringTest, WindowsOfParameters) {
+  const ModelSpec model = ToyModel(2, false);
+  // GPipe on one rank: the head's last forward pass touches its first backward pass, and so one
+  // window joins them.
+  for (const auto& [gather_for, head, block] :
+       {std::tuple{1, 7, 8}, {2, 3, 4}, {3, 3, 4}, {4, 1, 2}, {kAll, 1, 1}}) {
+    Layout layout = ToyLayout(model, 1, 2, 4, "gpipe", 3);
+    layout.gather_for = gather_for;
+    const auto plan = MakeLowered(model, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::array<int, 4> gathers{};
+    for (const Instruction& i : plan->train[0].instructions) {
+      if (i.op == Op::kGather) ++gathers[static_cast<size_t>(i.unit)];
+    }
+    EXPECT_EQ(gathers[3], head) << gather_for;
+    EXPECT_EQ(gathers[1], block) << gather_for;
+    EXPECT_EQ(CountOps(plan->train[0], Op::kRelease), CountOps(plan->train[0], Op::kGather));
+  }
+}
+
+TEST(LoweringTest, GathersRunAheadIntoASecondBuffer) {
+  const ModelSpec model = ToyModel(6, false);
+  Layout layout = ToyLayout(model, 2, 2, 4, "1f1b", 3);
+  layout.reduce_every = 1;
+  const auto plan = MakeLowered(model, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const Program& program : plan->train) {
+    EXPECT_EQ(program.slot_class(SlotKind::kParameters).count, 2);
+    EXPECT_EQ(program.slot_class(SlotKind::kWindow).count, 2);
+  }
+}
+
+TEST(LoweringTest, RecomputationRebuildsBlocksOnly) {
+  const ModelSpec model = ToyModel(4, false);
+  Layout layout = ToyLayout(model, 2, 1, 4, "gpipe");
+  layout.recompute = Recompute::kFull;
+  const auto plan = MakeLowered(model, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const Program& program : plan->train) {
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& instruction = program.instructions[i];
+      const bool block = instruction.unit > 0 && instruction.unit < 5;
+      if (instruction.op == Op::kRecompute) {
+        EXPECT_TRUE(block);
+      }
+      if (instruction.op == Op::kForward && block) {
+        EXPECT_EQ(instruction.saved, -1);
+      }
+      if (instruction.op == Op::kBackward && block) {
+        EXPECT_GE(instruction.saved, 0);
+      }
+    }
+  }
+  EXPECT_EQ(plan->train[0].slot_class(SlotKind::kSaved).count, 1);
+  EXPECT_EQ(CountOps(plan->evaluate[0], Op::kRecompute), 0);
+  EXPECT_EQ(plan->evaluate[0].slot_class(SlotKind::kSaved).count, 1);
+}
+
+TEST(LoweringTest, PeakOfActivations) {
+  const ModelSpec model = ToyModel(14, false);
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    for (int stages : {1, 2, 4, 7}) {
+      for (int micro_batches : {1, 3, 4, 11}) {
+        const auto plan = MakeLowered(model, ToyLayout(model, stages, 1, micro_batches, schedule));
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        for (const Program& program : plan->train) {
+          const int held = static_cast<int>(program.units.size()) - (program.stage == 0 ? 1 : 0);
+          const int in_flight = std::string(schedule) == "gpipe"
+                                    ? micro_batches
+                                    : std::min(micro_batches, stages - program.stage);
+          EXPECT_EQ(program.slot_class(SlotKind::kSaved).count, in_flight * held);
+          // Besides them what is on its way in or out.
+          EXPECT_GE(program.slot_class(SlotKind::kActivation).count, in_flight * held);
+          EXPECT_LE(program.slot_class(SlotKind::kActivation).count, in_flight * held + 2);
+          EXPECT_LE(program.slot_class(SlotKind::kGradient).count, 3);
+        }
+      }
+    }
+  }
+}
+
+TEST(LoweringTest, ReplicasDifferInRanksAndSamplesOnly) {
+  const ModelSpec model = ToyModel(4, true);
+  const auto plan = MakeLowered(model, ToyLayout(model, 3, 2, 4, "1f1b", 2));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (size_t stage = 0; stage < 3; ++stage) {
+    Program other = plan->train[3 + stage];
+    for (Instruction& instruction : other.instructions) {
+      if (instruction.peer >= 0) instruction.peer -= 3;
+    }
+    EXPECT_EQ(other.instructions, plan->train[stage].instructions);
+    EXPECT_EQ(other.slots, plan->train[stage].slots);
+  }
+}
+
+TEST(LoweringTest, RefusesBrokenLayouts) {
+  const ModelSpec model = ToyModel(2, false);
+  const Layout good = ToyLayout(model, 2, 1, 2, "1f1b");
+  Layout layout = good;
+  layout.schedule = "zb_h1";
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+  layout = good;
+  layout.boundaries = {0, 3, 3};
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+  layout.boundaries = {0, 2, 5};
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+  layout = good;
+  layout.micro_batch_size = 0;
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+  layout = good;
+  layout.chunks_per_stage = 2;
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+}
+
+}  // namespace
+}  // namespace esteira

@@ -1,0 +1,108 @@
+#include "coordinator/planner/simulator.h"
+
+#include <utility>
+
+#include "coordinator/planner/lowering/lowering.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/planner/toy.h"
+
+namespace esteira {
+namespace {
+
+Plan Lowered(int64_t layers, const Layout& layout) {
+  absl::StatusOr<Plan> plan = Generate(ToyModel(layers, false), layout, Precision::kFp32);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  plan = Lower(*std::move(plan));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+// F and B of a stage take a second each, and nothing else takes time.
+double OneSecondAStage(const Program& program, const Instruction& instruction) {
+  const bool counts = instruction.op == Op::kForward || instruction.op == Op::kBackward;
+  return counts ? 1.0 / static_cast<double>(program.units.size()) : 0;
+}
+
+TEST(SimulatorTest, BubbleIsThatOfTheTextbook) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    for (int stages : {1, 2, 3, 4, 8}) {
+      for (int micro_batches : {1, 2, 4, 7, 16}) {
+        const Layout layout = ToyLayout(ToyModel(7, false), stages, 1, micro_batches, schedule);
+        const auto simulation = Simulate(Lowered(7, layout), OneSecondAStage);
+        ASSERT_TRUE(simulation.ok()) << simulation.status();
+        const double p = stages, m = micro_batches;
+        EXPECT_NEAR(simulation->bubble_ratio, (p - 1) / (m + p - 1), 1e-9)
+            << schedule << " " << stages << "x" << micro_batches;
+        EXPECT_NEAR(simulation->execution.makespan, 2 * (m + p - 1), 1e-9);
+      }
+    }
+  }
+}
+
+TEST(SimulatorTest, SlowLinksLengthenTheStep) {
+  const Layout layout = ToyLayout(ToyModel(4, false), 3, 2, 4, "1f1b", 3);
+  const Plan plan = Lowered(4, layout);
+  ClusterSpec cluster;
+  double last = 0;
+  for (double latency : {1e-6, 1e-4, 1e-2}) {
+    cluster.link_latency_seconds = latency;
+    const CostModel costs(plan.model, plan.layout, plan.precision, cluster);
+    const auto prediction =
+        Predict(plan, [&](const Program& program, const Instruction& instruction) {
+          return costs.Seconds(program, instruction);
+        });
+    ASSERT_TRUE(prediction.ok()) << prediction.status();
+    EXPECT_GT(prediction->step_seconds, last);
+    last = prediction->step_seconds;
+    EXPECT_EQ(prediction->memory.size(), 6u);
+  }
+}
+
+TEST(SimulatorTest, TransfersHideBehindComputation) {
+  // Compute of a unit takes a second, each transfer as long: with several micro-batches in flight
+  // most of it is hidden.
+  const Layout layout = ToyLayout(ToyModel(10, false), 2, 1, 8, "gpipe");
+  const Plan plan = Lowered(10, layout);
+  const auto duration = [](double transfer) {
+    return [transfer](const Program&, const Instruction& instruction) {
+      return IsCompute(instruction.op) ? 1.0 : IsPointToPoint(instruction.op) ? transfer : 0.0;
+    };
+  };
+  const auto free = Simulate(plan, duration(0));
+  const auto slow = Simulate(plan, duration(1));
+  ASSERT_TRUE(free.ok() && slow.ok());
+  // Only the first activation and the first gradient are waited for.
+  EXPECT_NEAR(slow->execution.makespan, free->execution.makespan + 2, 1e-9);
+}
+
+TEST(SimulatorTest, GathersAndReductionsHideBehindComputation) {
+  Layout layout = ToyLayout(ToyModel(10, false), 1, 2, 4, "1f1b", 3);
+  layout.reduce_every = 1;
+  const Plan plan = Lowered(10, layout);
+  const auto duration = [](double collective) {
+    return [collective](const Program&, const Instruction& instruction) {
+      const bool moves = instruction.op == Op::kGather || instruction.op == Op::kReduce;
+      return IsCompute(instruction.op) ? 1.0 : moves ? collective : 0.0;
+    };
+  };
+  const auto free = Simulate(plan, duration(0));
+  const auto slow = Simulate(plan, duration(0.4));
+  ASSERT_TRUE(free.ok() && slow.ok());
+  // Only the first gather and the last reduction are waited for.
+  EXPECT_NEAR(slow->execution.makespan, free->execution.makespan + 0.8, 1e-9);
+}
+
+TEST(SimulatorTest, EmptyMicroBatchesTakeNoComputeTime) {
+  const ModelSpec model = ToyModel(1, false);
+  Layout layout = ToyLayout(model, 1, 2, 1, "1f1b");
+  layout.global_batch_size = 2;  // all of it on the first replica
+  const Plan plan = Lowered(1, layout);
+  const CostModel costs(model, layout, Precision::kFp32, ClusterSpec{});
+  const Instruction& forward = plan.train[1].instructions[0];
+  ASSERT_EQ(forward.op, Op::kForward);
+  EXPECT_EQ(costs.Seconds(plan.train[1], forward), 0);
+  EXPECT_GT(costs.Seconds(plan.train[0], forward), 0);
+}
+
+}  // namespace
+}  // namespace esteira
