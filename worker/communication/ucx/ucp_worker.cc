@@ -1,12 +1,15 @@
 #include "worker/communication/ucx/ucp_worker.h"
 
+#include <net/if.h>
 #include <ucs/debug/debug.h>
 
 #include <csignal>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 
 namespace esteira {
@@ -20,6 +23,17 @@ void ReturnCrashSignals() {
   std::call_once(once, [] {
     for (int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
   });
+}
+
+// UCX itself only warns of a device that does not exist, and then reaches nobody.
+absl::Status CheckDevices(const std::string& network_device) {
+  for (const std::string& name :
+       std::vector<std::string>(absl::StrSplit(network_device, ',', absl::SkipEmpty()))) {
+    if (if_nametoindex(name.c_str()) != 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("this machine has no network device \"", name, "\""));
+  }
+  return absl::OkStatus();
 }
 
 struct ConfigDeleter {
@@ -70,6 +84,7 @@ absl::StatusOr<std::unique_ptr<UcpWorker>> UcpWorker::Open(const std::string& ne
 }
 
 absl::Status UcpWorker::OpenContext(const std::string& network_device) {
+  RETURN_IF_ERROR(CheckDevices(network_device));
   ASSIGN_OR_RETURN(const Config config, ReadConfig(network_device));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

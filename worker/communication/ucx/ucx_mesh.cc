@@ -25,6 +25,11 @@ ucp_request_param_t BufferParam(Operation& operation) {
   return param;
 }
 
+// What the sender of a rendezvous is told; UCX allows no such answer to a message that has come
+// whole.
+constexpr ucs_status_t kRefused = UCS_ERR_REJECTED;
+constexpr ucs_status_t kOtherSize = UCS_ERR_MESSAGE_TRUNCATED;
+
 void CopyBytes(const void* from, std::span<std::byte> to) {
   if (!to.empty()) std::memcpy(to.data(), from, to.size());
 }
@@ -114,7 +119,7 @@ void UcxMesh::StartReceive(Operation& receive) {
   const bool fits = FitsOrNotes(arrival->header, receive);
   if (arrival->rendezvous != nullptr) {
     if (fits) return StartRendezvous({&receive, arrival->rendezvous});
-    return ucp_am_data_release(worker_->get(), arrival->rendezvous);
+    return unwanted_.push_back(arrival->rendezvous);
   }
   if (!fits) return;
   CopyBytes(arrival->bytes.data(), receive.transfer.bytes);
@@ -135,24 +140,25 @@ ucs_status_t UcxMesh::OnMessage(void* mesh, const void* header, size_t header_by
                                 size_t length, const ucp_am_recv_param_t* param) {
   auto& self = *static_cast<UcxMesh*>(mesh);
   const std::span bytes(static_cast<const std::byte*>(header), header_bytes);
-  const absl::StatusOr<FrameHeader> frame = ReadFrame(self.self_, bytes, length);
-  if (!frame.ok()) {
-    ++self.messages_dropped_;
-    return UCS_OK;
-  }
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  return self.Accept(*frame, rendezvous ? nullptr : data, rendezvous ? data : nullptr);
+  const absl::StatusOr<FrameHeader> frame = ReadFrame(self.self_, bytes, length);
+  if (frame.ok()) {
+    return self.Accept(*frame, rendezvous ? nullptr : data, rendezvous ? data : nullptr);
+  }
+  ++self.messages_dropped_;
+  return rendezvous ? kRefused : UCS_OK;
 }
 
 ucs_status_t UcxMesh::Accept(const FrameHeader& header, const void* data, void* rendezvous) {
-  if (!failed_.ok()) return UCS_OK;
+  const ucs_status_t refused = rendezvous != nullptr ? kRefused : UCS_OK;
+  if (!failed_.ok()) return refused;
   Peer& peer = PeerOf(header.source);
   if (header.sequence != peer.next_received++) {
     Note(absl::DataLossError(absl::StrCat("message ", header.sequence, " of rank ", peer.rank,
                                           " came where message ", peer.next_received - 1,
                                           " was due")),
          self_.rank);
-    return UCS_OK;
+    return refused;
   }
   switch (header.kind) {
     case FrameKind::kHello:
@@ -189,7 +195,7 @@ ucs_status_t UcxMesh::AcceptData(const FrameHeader& header, const void* data, vo
     }
     return rendezvous != nullptr ? UCS_INPROGRESS : UCS_OK;
   }
-  if (!FitsOrNotes(header, *receive)) return UCS_OK;
+  if (!FitsOrNotes(header, *receive)) return rendezvous != nullptr ? kOtherSize : UCS_OK;
   if (rendezvous != nullptr) {
     ready_.push_back({receive, rendezvous});
     return UCS_INPROGRESS;
@@ -220,7 +226,13 @@ void UcxMesh::OnReceived(void* request, ucs_status_t status, size_t /*length*/, 
 
 void UcxMesh::Landed(Operation& operation, ucs_status_t status) {
   operation.in_flight = false;
+  if (!failed_.ok()) return;  // whatever UCX says of it: the batch has failed
   if (status == UCS_OK) return Complete(operation);
+  if (status == kOtherSize) {
+    return Note(absl::InvalidArgumentError(absl::StrCat(TransferText(operation.transfer),
+                                                        ": the receiver expects another size")),
+                operation.transfer.peer);
+  }
   NoteLoss(operation.transfer.peer, status);
 }
 

@@ -104,7 +104,8 @@ class UcxMesh {
   Matcher matcher_;
   std::list<std::shared_ptr<Batch>> batches_;
   std::vector<Ready> ready_;
-  std::vector<void*> pending_;  // UCX's requests for notices and for closing endpoints
+  std::vector<void*> unwanted_;  // descriptors that met a receive of another size
+  std::vector<void*> pending_;   // UCX's requests for notices and for closing endpoints
   std::list<Notice> notices_;
   bool departures_ = false;  // a peer has left, and nobody has looked yet who waits for it
   Failure noted_;            // to be acted upon

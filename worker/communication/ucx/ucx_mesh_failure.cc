@@ -78,9 +78,9 @@ void UcxMesh::Fail(const absl::Status& cause, int origin) {
   if (!failed_.ok()) return;
   failed_ = cause;
   Note(cause, origin);
-  ReleaseKept();
   for (Peer& peer : peers_) SendNotice(peer, FrameKind::kAbort, origin, failed_.message());
   CloseEndpoints(UCP_EP_CLOSE_FLAG_FORCE);
+  ReleaseKept();
   ProgressUntilClosed(DeadlineAfter(kDrainLimit));
   const bool held = std::any_of(batches_.begin(), batches_.end(),
                                 [](const auto& batch) { return batch->HasInFlight(); });
@@ -88,9 +88,12 @@ void UcxMesh::Fail(const absl::Status& cause, int origin) {
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) batch->Finish(failed_);
 }
 
+// Only when the endpoints are closed: UCX tells a sender that it can still reach that its bytes
+// were taken.
 void UcxMesh::ReleaseKept() {
   std::vector<void*> descriptors = matcher_.Clear();
   for (const Ready& ready : std::exchange(ready_, {})) descriptors.push_back(ready.descriptor);
+  for (void* descriptor : std::exchange(unwanted_, {})) descriptors.push_back(descriptor);
   for (void* descriptor : descriptors) ucp_am_data_release(worker_->get(), descriptor);
 }
 
@@ -145,10 +148,10 @@ void UcxMesh::ProgressUntilClosed(Deadline limit) {
 void UcxMesh::Close(absl::Duration limit) {
   if (!failed_.ok()) return;
   failed_ = absl::FailedPreconditionError("the transport is closed");
-  ReleaseKept();
   for (Peer& peer : peers_) SendNotice(peer, FrameKind::kGoodbye, self_.rank, "");
   CloseEndpoints(/*flags=*/0);
   ProgressUntilClosed(DeadlineAfter(limit));
+  ReleaseKept();
 }
 
 }  // namespace esteira
