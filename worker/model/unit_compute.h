@@ -1,5 +1,5 @@
-// What one unit of a model computes. Single-device: knows no ranks, no schedule, no ZeRO. Stateless: all it works on
-// comes in as arguments, so one object serves every micro-batch.
+// What one unit of a model computes. Single-device: knows no ranks, no schedule, no ZeRO.
+// Stateless: all it works on comes in as arguments, so one object serves every micro-batch.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,24 @@
 
 namespace esteira {
 
-// One micro-batch as a unit sees it. Tensors have batch * sequence rows; an empty micro-batch has none.
+// One micro-batch as a unit sees it. Tensors have batch * sequence rows; an empty micro-batch has
+// none.
 struct UnitArguments {
   int64_t batch = 0;
   int64_t sequence = 0;
-  std::byte* parameters = nullptr;       // the unit's flat buffer, in the job's precision
-  std::byte* tied_parameters = nullptr;  // the flat buffer of the unit's end of the tied table, if tied
-  float* gradients = nullptr;            // the unit's gradient window, fp32
+  std::byte* parameters = nullptr;  // the unit's flat buffer, in the job's precision
+  std::byte* tied_parameters =
+      nullptr;                 // the flat buffer of the unit's end of the tied table, if tied
+  float* gradients = nullptr;  // the unit's gradient window, fp32
   float* tied_gradients = nullptr;
-  Tensor tokens;     // int32 [N,1]; the embedding's input
-  Tensor targets;    // int32 [N,1]; the head's
-  Tensor x;          // [N,H]; not for the embedding
-  Tensor y;          // [N,H]; not for the head
-  Tensor dy;         // [N,H]; not for the head
-  Tensor dx;         // [N,H]; not for the embedding
-  std::byte* saved = nullptr;      // SavedLayout of the unit; null: a forward pass that will be recomputed
+  Tensor tokens;   // int32 [N,1]; the embedding's input
+  Tensor targets;  // int32 [N,1]; the head's
+  Tensor x;        // [N,H]; not for the embedding
+  Tensor y;        // [N,H]; not for the head
+  Tensor dy;       // [N,H]; not for the head
+  Tensor dx;       // [N,H]; not for the embedding
+  std::byte* saved =
+      nullptr;  // SavedLayout of the unit; null: a forward pass that will be recomputed
   std::byte* workspace = nullptr;  // WorkspaceLayout of the unit
   LossSums* loss = nullptr;        // the head adds to it; null: the head recomputes
   bool evaluate = false;           // forward only: the head leaves out the gradient
@@ -37,20 +40,24 @@ class UnitCompute {
  public:
   virtual ~UnitCompute() = default;
   // x -> y and saved. The head: x -> loss, and in training all that its backward pass needs.
-  // Recompute: `y` without data (the head: no `loss`); only `saved` is made, the same bits as before. Without `saved`
-  // (the pass before a recompute) only y, or the loss, is made.
+  // Recompute: `y` without data (the head: no `loss`); only `saved` is made, the same bits as
+  // before. Without `saved` (the pass before a recompute) only y, or the loss, is made.
   virtual void Forward(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const = 0;
   // dy, x, saved -> dx; leaves in `saved` what BackwardWeight needs besides x and dy.
-  virtual void BackwardInput(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const = 0;
+  virtual void BackwardInput(const UnitArguments& arguments, Kernels& kernels,
+                             Stream& stream) const = 0;
   // Adds to gradients. Only after BackwardInput of the same micro-batch; x and dy are still there.
-  virtual void BackwardWeight(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const = 0;
+  virtual void BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
+                              Stream& stream) const = 0;
 };
 
-std::unique_ptr<UnitCompute> MakeUnitCompute(const ModelSpec& model, const UnitSpec& unit, Precision precision);
+std::unique_ptr<UnitCompute> MakeUnitCompute(const ModelSpec& model, const UnitSpec& unit,
+                                             Precision precision);
 
-// Fills `master` (the elements `range` of the unit's flat buffer) with initial weights: a function of (seed, name,
-// element index) only. Gaps become zero. Host memory.
+// Fills `master` (the elements `range` of the unit's flat buffer) with initial weights: a function
+// of (seed, name, element index) only. Gaps become zero. Host memory.
 struct Range;
-void InitialWeights(const UnitSpec& unit, uint64_t seed, const Range& range, std::span<float> master);
+void InitialWeights(const UnitSpec& unit, uint64_t seed, const Range& range,
+                    std::span<float> master);
 
 }  // namespace esteira
