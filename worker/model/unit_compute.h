@@ -18,19 +18,17 @@ namespace esteira {
 struct UnitArguments {
   int64_t batch = 0;
   int64_t sequence = 0;
-  std::byte* parameters = nullptr;  // the unit's flat buffer, in the job's precision
-  std::byte* tied_parameters =
-      nullptr;                 // the flat buffer of the unit's end of the tied table, if tied
-  float* gradients = nullptr;  // the unit's gradient window, fp32
+  std::byte* parameters = nullptr;       // the unit's flat buffer, in the job's precision
+  std::byte* tied_parameters = nullptr;  // that of the unit's end of the tied table, if tied
+  float* gradients = nullptr;            // the unit's gradient window, fp32
   float* tied_gradients = nullptr;
-  Tensor tokens;   // int32 [N,1]; the embedding's input
-  Tensor targets;  // int32 [N,1]; the head's
-  Tensor x;        // [N,H]; not for the embedding
-  Tensor y;        // [N,H]; not for the head
-  Tensor dy;       // [N,H]; not for the head
-  Tensor dx;       // [N,H]; not for the embedding
-  std::byte* saved =
-      nullptr;  // SavedLayout of the unit; null: a forward pass that will be recomputed
+  Tensor tokens;                   // int32 [N,1]; the embedding's input
+  Tensor targets;                  // int32 [N,1]; the head's
+  Tensor x;                        // [N,H]; not for the embedding
+  Tensor y;                        // [N,H]; not for the head
+  Tensor dy;                       // [N,H]; not for the head
+  Tensor dx;                       // [N,H]; not for the embedding
+  std::byte* saved = nullptr;      // SavedLayout of the unit; null: F that will be recomputed
   std::byte* workspace = nullptr;  // WorkspaceLayout of the unit
   LossSums* loss = nullptr;        // the head adds to it; null: the head recomputes
   bool evaluate = false;           // forward only: the head leaves out the gradient
