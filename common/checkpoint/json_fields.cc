@@ -28,7 +28,10 @@ absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view w
   return value;
 }
 
-std::string PrintJson(const json& value) { return value.dump(2) + "\n"; }
+std::string PrintJson(const json& value) {
+  // `replace`: text that is not UTF-8 must not throw.
+  return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
 
 absl::StatusOr<int64_t> IntField(const json& object, const char* name) {
   const json& field = Find(object, name);

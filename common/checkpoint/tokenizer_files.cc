@@ -70,12 +70,15 @@ std::string PrintTokenizerConfig(int64_t max_sequence_length) {
 
 absl::StatusOr<std::string> ParseTokenizerName(absl::string_view tokenizer_json) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(tokenizer_json, kTokenizerName));
-  const json vocabulary = object.value(json::json_pointer("/model/vocab"), json());
-  const json merges = object.value(json::json_pointer("/model/merges"), json());
-  const auto size = static_cast<int64_t>(vocabulary.is_object() ? vocabulary.size() : 0);
-  if (size > 0 && size <= kNumBytes && merges == json::array() &&
-      vocabulary == ByteVocabulary(size)) {
-    return "bytes";
+  const json model = object.value("model", json());
+  if (model.is_object()) {
+    const json vocabulary = model.value("vocab", json());
+    const auto size = static_cast<int64_t>(vocabulary.size());
+    const bool fits = vocabulary.is_object() && size > 0 && size <= kNumBytes;
+    if (fits && model.value("merges", json()) == json::array() &&
+        vocabulary == ByteVocabulary(size)) {
+      return "bytes";
+    }
   }
   return absl::UnimplementedError(
       "tokenizer.json is not the one of single bytes; no other is built in");

@@ -46,10 +46,19 @@ absl::Status Publication::Begin() {
   RETURN_IF_ERROR(files_.CreateDirectories(job_.checkpoint_directory));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(job_.checkpoint_directory));
   for (const std::string& name : names) {
-    if (!IsLeftover(name)) continue;
-    RETURN_IF_ERROR(files_.RemoveAll(absl::StrCat(job_.checkpoint_directory, "/", name)));
+    const std::string path = absl::StrCat(job_.checkpoint_directory, "/", name);
+    if (absl::StartsWith(name, kReplacedPrefix)) RETURN_IF_ERROR(Restore(path));
+    if (IsLeftover(name)) RETURN_IF_ERROR(files_.RemoveAll(path));
   }
   return files_.CreateDirectories(temporary_);
+}
+
+absl::Status Publication::Restore(const std::string& replaced) {
+  const size_t name = replaced.rfind(kReplacedPrefix);
+  const std::string original =
+      replaced.substr(0, name) + replaced.substr(name + absl::string_view(kReplacedPrefix).size());
+  if (files_.Exists(original)) return files_.RemoveAll(replaced);
+  return files_.Rename(replaced, original);
 }
 
 absl::StatusOr<int64_t> Publication::Finish(int64_t updates,

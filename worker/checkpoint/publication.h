@@ -38,6 +38,7 @@ class Publication {
   absl::Status WriteFile(const std::string& name, const std::string& text,
                          std::vector<ManifestFile>& files);
   absl::Status GiveName();
+  absl::Status Restore(const std::string& replaced);  // what an interrupted GiveName moved aside
   absl::Status RemoveCheckpoint(const std::string& path);
 
   const JobSpec& job_;
