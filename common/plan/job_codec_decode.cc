@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/plan/job_codec.h"
+#include "common/plan/job_codec_faults.h"
 #include "esteira/v1/job.pb.h"
 
 namespace esteira {
@@ -57,7 +58,12 @@ class Decoder {
   }
 
  private:
+  // A value that could not be read was left out: that it is missing then is no news.
   void Add(absl::string_view field, std::string message) {
+    const bool known = std::any_of(faults_.begin(), faults_.end(), [&](const Fault& fault) {
+      return fault.field == kWholeFile || IsWithin(field, fault.field);
+    });
+    if (known) return;
     faults_.push_back({std::string(field), std::move(message)});
   }
 
@@ -157,9 +163,10 @@ void Decoder::Model() {
     const std::string name = Choose("model.architecture", model.architecture(), choice, "gpt2");
     job_.model.architecture = name == "gpt2" ? Architecture::kGpt2 : Architecture::kLlama;
   }
-  const size_t faults_before = faults_.size();
   ModelWidths();
-  if (faults_.size() == faults_before) ModelRatios();
+  const bool known = job_.model.hidden_size > 0 && job_.model.num_heads > 0 &&
+                     job_.model.num_kv_heads > 0 && job_.model.num_layers > 0;
+  if (known) ModelRatios();
 }
 
 void Decoder::ModelWidths() {
@@ -450,14 +457,6 @@ void Decoder::Checkpoint() {
 
 JobSpec DecodeJob(const v1::JobSpec& proto, std::vector<Fault>& faults) {
   return Decoder(proto, faults).Run();
-}
-
-absl::Status FaultsStatus(const std::vector<Fault>& faults) {
-  if (faults.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrJoin(faults, "\n", [](std::string* out, const Fault& fault) {
-        absl::StrAppend(out, fault.field, ": ", fault.message);
-      }));
 }
 
 }  // namespace esteira

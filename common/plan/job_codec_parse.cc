@@ -12,8 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/plan/job_codec.h"
+#include "common/plan/job_codec_faults.h"
 #include "esteira/v1/job.pb.h"
 
 namespace esteira {
@@ -106,8 +106,9 @@ class Reader {
   void ReadMessage(const YAML::Node& node, const std::string& path, Message& message) {
     if (node.IsNull()) return;
     if (!node.IsMap()) {
-      Add(path.empty() ? "job" : path, absl::StrCat("is ", Shown(node), ", not a map of fields",
-                                                    "; write its fields one a line, indented"));
+      Add(path.empty() ? std::string(kWholeFile) : path,
+          absl::StrCat("is ", Shown(node), ", not a map of fields",
+                       "; write its fields one a line, indented"));
       return;
     }
     std::set<std::string> seen;
@@ -250,12 +251,6 @@ YAML::Node LoadDocument(absl::string_view text, const std::string& field,
   return {};
 }
 
-// Whether `field` is `path` or lies within it.
-bool IsWithin(absl::string_view field, absl::string_view path) {
-  return absl::ConsumePrefix(&field, path) &&
-         (field.empty() || field.front() == '.' || field.front() == '[');
-}
-
 // Lays one "a.b=c" over `job`. What the file said there no longer counts, its faults neither.
 void Override(const std::string& text, v1::JobSpec& job, std::vector<Fault>& faults) {
   const std::pair<absl::string_view, absl::string_view> parts =
@@ -272,11 +267,11 @@ void Override(const std::string& text, v1::JobSpec& job, std::vector<Fault>& fau
       std::remove_if(faults.begin(), faults.end(),
                      [&](const Fault& fault) { return IsWithin(fault.field, parts.first); }),
       faults.end());
-  YAML::Node node = LoadDocument(parts.second, absl::StrCat("--set ", parts.first), faults);
+  YAML::Node node = LoadDocument(parts.second, std::string(parts.first), faults);
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     YAML::Node outer(YAML::NodeType::Map);
     outer.force_insert(*name, node);
-    node = outer;
+    node.reset(outer);  // assignment would change the node within `outer`
   }
   Reader(faults).ReadMessage(node, "", job);
 }
@@ -287,7 +282,7 @@ v1::JobSpec ParseJobFile(absl::string_view yaml, const std::vector<std::string>&
                          std::vector<Fault>& faults) {
   v1::JobSpec job;
   std::vector<Fault> found;
-  Reader(found).ReadMessage(LoadDocument(yaml, "job file", found), "", job);
+  Reader(found).ReadMessage(LoadDocument(yaml, std::string(kWholeFile), found), "", job);
   for (const std::string& text : overrides) Override(text, job, found);
   faults.insert(faults.end(), found.begin(), found.end());
   return job;

@@ -95,6 +95,8 @@ TEST(PlannerTest, SlowLinksAvoidReplicasOrStages) {
   const auto free_links = ChooseLayout(job, cluster);
   ASSERT_TRUE(free_links.ok()) << free_links.status();
   EXPECT_EQ(free_links->replicas, 4);  // no bubble
+  job.global_batch_size = 8;
+  job.layout.micro_batch_size = 1;
   cluster.link_bytes_per_second = 1e5;
   const auto slow_links = ChooseLayout(job, cluster);
   ASSERT_TRUE(slow_links.ok()) << slow_links.status();
