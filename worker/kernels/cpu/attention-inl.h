@@ -82,31 +82,33 @@ void AddWeightedRows(const AttentionScratch& s, const float* rows, const float* 
 }
 
 // On the diagonal tile a query sees the keys up to itself.
-ESTEIRA_INLINE V Masked(V score, VInt query, int64_t key, bool diagonal, float masked) {
-  if (!diagonal) return score;
+template <bool kDiagonal>
+ESTEIRA_INLINE V Masked(V score, VInt query, int64_t key, float masked) {
+  if constexpr (!kDiagonal) return score;
   return query < static_cast<int32_t>(key) ? Splat(masked) : score;
 }
 
 // Scores to exponentials, with the running maximum and sum of each query; the output so far is
-// rescaled. The poison makes a score of minus infinity NaN, which softmax would otherwise turn into
-// a silent zero.
-void OnlineSoftmax(AttentionScratch& s, int64_t keys, int64_t head_size, bool diagonal) {
+// rescaled. The poison makes the maximum NaN for a score of minus infinity, which softmax would
+// otherwise turn into a silent zero.
+template <bool kDiagonal>
+void OnlineSoftmax(AttentionScratch& s, int64_t keys, int64_t head_size) {
   for (int64_t i = 0; i < kTile; i += kLanes) {
     const VInt query = LaneIndices() + static_cast<int32_t>(i);
     const V old_max = Load(s.max + i);
     V max = old_max;
+    V poison{};
     for (int64_t j = 0; j < keys; ++j) {
-      float* at = s.scores + j * kTile + i;
-      const V raw = Load(at);
-      const V score = Masked(raw + Poison(raw), query, j, diagonal, -__builtin_inff());
-      Store(at, score);
-      max = Max(score, max);
+      const V score = Load(s.scores + j * kTile + i);
+      poison += Poison(score);
+      max = Max(Masked<kDiagonal>(score, query, j, -__builtin_inff()), max);
     }
-    const V factor = Exp(old_max - max);
+    max += poison;
+    const V factor = ExpUpTo88(old_max - max);
     V sum = Load(s.sum + i) * factor;
     for (int64_t j = 0; j < keys; ++j) {
       float* at = s.scores + j * kTile + i;
-      const V p = Exp(Load(at) - max);
+      const V p = Masked<kDiagonal>(ExpUpTo88(Load(at) - max), query, j, 0.0f);
       Store(at, p);
       sum += p;
     }
@@ -142,7 +144,8 @@ void ForwardTile(const AttentionPair<T>& pair, AttentionScratch& s, int64_t head
     LoadTile(HeadRows(pair.k, key, 0, head_size), keys, head_size, 1.0f, s.k, s.padded);
     LoadTile(HeadRows(pair.v, key, 0, head_size), keys, head_size, 1.0f, s.v, s.padded);
     Scores(s, s.k, s.q_t, keys, head_size, s.scores);
-    OnlineSoftmax(s, keys, head_size, key == first);
+    key == first ? OnlineSoftmax<true>(s, keys, head_size)
+                 : OnlineSoftmax<false>(s, keys, head_size);
     AddWeightedRows(s, s.v, s.scores, keys, head_size);
   }
   for (int64_t i = 0; i < queries; ++i) {
@@ -164,17 +167,18 @@ void AttentionForwardPair(const AttentionPair<T>& pair) {
 }
 
 // With P = exp(S - log_sum_exp) and dP[j, i] = v[j] . dy[i]: dS = P (dP - sum over d of dy y).
-void BackwardScores(AttentionScratch& s, int64_t keys, bool diagonal) {
+template <bool kDiagonal>
+void BackwardScores(AttentionScratch& s, int64_t keys) {
   for (int64_t i = 0; i < kTile; i += kLanes) {
     const VInt query = LaneIndices() + static_cast<int32_t>(i);
     const V log_sum_exp = Load(s.max + i);
     const V dy_y = Load(s.sum + i);
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t at = j * kTile + i;
-      const V p = Masked(Exp(Load(s.scores + at) - log_sum_exp), query, j, diagonal, 0.0f);
+      const V p = Masked<kDiagonal>(Exp(Load(s.scores + at) - log_sum_exp), query, j, 0.0f);
       const V dp = Load(s.dscores + at);
       Store(s.scores + at, p);
-      Store(s.dscores + at, Masked(p * (dp - dy_y), query, j, diagonal, 0.0f));
+      Store(s.dscores + at, Masked<kDiagonal>(p * (dp - dy_y), query, j, 0.0f));
     }
   }
 }
@@ -228,7 +232,7 @@ void BackwardTile(const AttentionPair<T>& pair, AttentionScratch& s, int64_t hea
     LoadTile(HeadRows(pair.v, key, 0, head_size), keys, head_size, 1.0f, s.v, s.padded);
     Scores(s, s.k, s.q_t, keys, head_size, s.scores);
     Scores(s, s.v, s.dy_t, keys, head_size, s.dscores);
-    BackwardScores(s, keys, key == first);
+    key == first ? BackwardScores<true>(s, keys) : BackwardScores<false>(s, keys);
     AddToKeys(s, s.scores, s.dy, queries, keys, {dv.row(key), head_size});
     AddToKeys(s, s.dscores, s.q, queries, keys, {dk.row(key), head_size});
     AddWeightedRows(s, s.k, s.dscores, keys, head_size);

@@ -34,8 +34,8 @@ double SumOfExponentials(const T* x, float max, int64_t columns) {
     const int64_t last = first + kColumnsOfRun < columns ? first + kColumnsOfRun : columns;
     V run{};
     int64_t i = first;
-    for (; i + kLanes <= last; i += kLanes) run += Exp(Load(x + i) - max);
-    if (i < last) run += Exp(LoadSome(x + i, last - i, -__builtin_inff()) - max);
+    for (; i + kLanes <= last; i += kLanes) run += ExpUpTo88(Load(x + i) - max);
+    if (i < last) run += ExpUpTo88(LoadSome(x + i, last - i, -__builtin_inff()) - max);
     total += SumLanesDouble(run);
   }
   return total;
@@ -56,7 +56,7 @@ double CrossEntropyRow(T* logits, int64_t columns, int64_t target, bool gradient
   const float at_target = __builtin_expf(ToFloat(logits[target]) - max);
   const auto scale = static_cast<float>(1.0 / sum);
   ForEachGroup(0, columns, [=](auto load, auto store) {
-    store(logits, Exp(load(static_cast<const T*>(logits)) - max) * scale);
+    store(logits, ExpUpTo88(load(static_cast<const T*>(logits)) - max) * scale);
   });
   const auto p = static_cast<double>(at_target) / sum;
   StoreSome(logits + target, Splat(static_cast<float>(p - 1.0)), 1);

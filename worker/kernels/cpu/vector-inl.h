@@ -29,7 +29,8 @@ using VInt = int32_t __attribute__((vector_size(4 * kLanes)));
 using VUint = uint32_t __attribute__((vector_size(4 * kLanes)));
 using VHalf = uint16_t __attribute__((vector_size(2 * kLanes)));
 
-ESTEIRA_INLINE V Splat(float x) { return V{} + x; }
+// x - 0 is x, also for -0: the compiler leaves the subtraction out, as it could not with 0 + x.
+ESTEIRA_INLINE V Splat(float x) { return x - V{}; }
 
 ESTEIRA_INLINE VInt LaneIndices() {
   VInt v{};
@@ -136,17 +137,14 @@ ESTEIRA_INLINE V Sqrt(V v) {
 constexpr float kLowestExponent = -87.0f;
 constexpr float kHighestExponent = 88.0f;
 
-// exp(x), error below 2 ulp for -87 <= x <= 88; 0 below, infinity above, NaN for NaN. Makes no
-// subnormal numbers. Range reduction by Cody and Waite, x = n ln 2 + r, then the Taylor polynomial
-// of degree 7 on |r| <= ln 2 / 2, whose remainder is below 6e-9.
-ESTEIRA_INLINE V Exp(V x) {
-  V c = x < kLowestExponent ? Splat(kLowestExponent) : x;
-  c = c > kHighestExponent ? Splat(kHighestExponent) : c;
+// exp(x) for x in [-87, 88] or NaN, error below 2 ulp. Range reduction by Cody and Waite, x = n ln
+// 2 + r, then the Taylor polynomial of degree 7 on |r| <= ln 2 / 2, whose remainder is below 6e-9.
+ESTEIRA_INLINE V ExpInRange(V x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const V shifted = c * 1.44269504088896341f + kRound;
+  const V shifted = x * 1.44269504088896341f + kRound;
   const VInt n = reinterpret_cast<VInt>(shifted) - reinterpret_cast<VInt>(Splat(kRound));
   const V n_float = shifted - kRound;
-  V r = c - n_float * 0.693359375f;
+  V r = x - n_float * 0.693359375f;
   r = r - n_float * -2.12194440e-4f;
   V p = Splat(1.0f / 5040.0f);
   p = p * r + 1.0f / 720.0f;
@@ -155,8 +153,20 @@ ESTEIRA_INLINE V Exp(V x) {
   p = p * r + 1.0f / 6.0f;
   p = p * r + 0.5f;
   p = p * r * r + r + 1.0f;
-  V y = p * reinterpret_cast<V>((n + 127) << 23);
-  y = x < kLowestExponent ? V{} : y;
+  return p * reinterpret_cast<V>((n + 127) << 23);
+}
+
+// exp(x) for x <= 88 or NaN; 0 below -87, so that no subnormal number is made.
+ESTEIRA_INLINE V ExpUpTo88(V x) {
+  const V lowest = Splat(kLowestExponent);
+  const V y = ExpInRange(lowest > x ? lowest : x);
+  return x < kLowestExponent ? V{} : y;
+}
+
+// The same for any x; infinity above 88.
+ESTEIRA_INLINE V Exp(V x) {
+  const V highest = Splat(kHighestExponent);
+  const V y = ExpUpTo88(highest < x ? highest : x);
   return x > kHighestExponent ? Splat(__builtin_inff()) : y;
 }
 
