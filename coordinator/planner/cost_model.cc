@@ -8,6 +8,8 @@ namespace {
 
 // AdamW with its casts, by element.
 constexpr double kStepFlopsPerElement = 16;
+// Launching the kernels of one unit.
+constexpr double kComputeOverheadSeconds = 50e-6;
 
 }  // namespace
 
@@ -39,6 +41,7 @@ double CostModel::ComputeSeconds(const Program& program, const Instruction& inst
   const int64_t samples =
       program.micro_batches[static_cast<size_t>(instruction.micro_batch)].num_samples;
   const int64_t length = layout_.sequence_length;
+  if (samples == 0) return 0;
   double flops = 0;
   switch (instruction.op) {
     case Op::kForward:
@@ -49,7 +52,7 @@ double CostModel::ComputeSeconds(const Program& program, const Instruction& inst
       flops = BackwardInputFlops(model_, unit, samples, length) +
               BackwardWeightFlops(model_, unit, samples, length);
   }
-  return flops / cluster_.flops_per_worker;
+  return kComputeOverheadSeconds + flops / cluster_.flops_per_worker;
 }
 
 double CostModel::Seconds(const Program& program, const Instruction& instruction) const {
