@@ -115,6 +115,19 @@ TEST_P(EquivalenceTest, OneReplica) { CheckGrid(1); }
 TEST_P(EquivalenceTest, TwoReplicas) { CheckGrid(2); }
 TEST_P(EquivalenceTest, ThreeReplicasOneOfThemWithoutSamples) { CheckGrid(3); }
 
+TEST_P(EquivalenceTest, ThreeReplicasWithSamplesAddTheirGradientsInOneOrder) {
+  JobSpec job = ToyJob(GetParam());
+  job.global_batch_size = 11;  // two micro-batches each, the last one short
+  Comparison comparison(job, 8);
+  for (int reduce_every : {kAll, 1}) {
+    for (int stages : {1, 2}) {
+      for (int zero = 0; zero <= 3; ++zero) {
+        comparison.Check(WithLayout(job, stages, 3, zero, "1f1b", reduce_every));
+      }
+    }
+  }
+}
+
 TEST_P(EquivalenceTest, GatherWindowsAndRecomputeChangeNoBit) {
   const JobSpec job = ToyJob(GetParam());
   Comparison comparison(job, 6);
