@@ -23,7 +23,7 @@ ESTEIRA_INLINE int64_t RowsOfTile(int64_t first, int64_t sequence) {
 // need none.
 struct AttentionScratch {
   AttentionScratch(float* scratch, int64_t head_size) : padded(PaddedHeadSize(head_size)) {
-    float** const tiles[] = {&q, &dy, &k, &v, &product, &q_t, &dy_t, &out_t};
+    float** const tiles[] = {&q, &dy, &v, &product, &q_t, &dy_t, &out_t};
     for (float** tile : tiles) {
       *tile = scratch;
       scratch += kTile * padded;
@@ -33,7 +33,7 @@ struct AttentionScratch {
   }
 
   int64_t padded;
-  float *q, *dy, *k, *v, *product, *q_t, *dy_t, *out_t, *scores, *dscores;
+  float *q, *dy, *v, *product, *q_t, *dy_t, *out_t, *scores, *dscores;
   float max[kTile];
   float sum[kTile];  // forward: of exponentials; backward: of dy y
 };
@@ -58,27 +58,34 @@ void TransposeTile(const float* tile, int64_t rows, int64_t columns, int64_t pad
   }
 }
 
-// x[r, c] <- out_t[c, r] * factor[r].
+// x[r, c] <- out_t[c, r] * factor[r], by way of `tile`.
 template <typename T>
 void StoreTransposed(const float* out_t, int64_t rows, int64_t columns, const float* factor,
-                     float* row_scratch, RowsOf<T> x) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) row_scratch[c] = out_t[c * kTile + r] * factor[r];
-    FromFp32<T>(row_scratch, x.row(r), columns);
+                     float* tile, int64_t padded, RowsOf<T> x) {
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) tile[r * padded + c] = out_t[c * kTile + r] * factor[r];
   }
+  for (int64_t r = 0; r < rows; ++r) FromFp32<T>(tile + r * padded, x.row(r), columns);
 }
 
-// scores[j, i] <- k[j] . q[i]
-void Scores(const AttentionScratch& s, const float* rows, const float* queries_t, int64_t keys,
-            int64_t head_size, float* scores) {
-  TileGemm<false>({keys, kTile, head_size}, {rows, s.padded, 1}, {queries_t, kTile},
+// packed[r, 0 .. columns) <- x[r], all rows of one sequence behind each other, in fp32.
+template <typename T>
+void PackRows(RowsOf<const T> x, int64_t rows, int64_t columns, float* packed) {
+  for (int64_t r = 0; r < rows; ++r) ToFp32<T>(x.row(r), packed + r * columns, columns);
+}
+
+// scores[j, i] <- rows[j] . q[i]
+void Scores(RowsOf<const float> rows, const float* queries_t, int64_t keys, int64_t head_size,
+            float* scores) {
+  TileGemm<false>({keys, kTile, head_size}, {rows.data, rows.stride, 1}, {queries_t, kTile},
                   {scores, kTile});
 }
 
 // out_t[d, i] += sum over j of rows[j, d] weights[j, i]
-void AddWeightedRows(const AttentionScratch& s, const float* rows, const float* weights,
-                     int64_t keys, int64_t head_size) {
-  TileGemm<true>({head_size, kTile, keys}, {rows, 1, s.padded}, {weights, kTile}, {s.out_t, kTile});
+void AddWeightedRows(RowsOf<const float> rows, const float* weights, int64_t keys,
+                     int64_t head_size, float* out_t) {
+  TileGemm<true>({head_size, kTile, keys}, {rows.data, 1, rows.stride}, {weights, kTile},
+                 {out_t, kTile});
 }
 
 // On the diagonal tile a query sees the keys up to itself.
@@ -133,6 +140,8 @@ void Fill(float* data, int64_t n, float value) {
 template <typename T>
 void ForwardTile(const AttentionPair<T>& pair, AttentionScratch& s, int64_t head, int64_t first) {
   const int64_t head_size = pair.head_size;
+  const RowsOf<const float> k{pair.packed, head_size};
+  const RowsOf<const float> v{pair.packed + pair.sequence * head_size, head_size};
   const int64_t queries = RowsOfTile(first, pair.sequence);
   LoadTile(HeadRows(pair.q, first, head, head_size), queries, head_size, pair.scale, s.q, s.padded);
   TransposeTile(s.q, queries, head_size, s.padded, s.q_t);
@@ -141,24 +150,24 @@ void ForwardTile(const AttentionPair<T>& pair, AttentionScratch& s, int64_t head
   Fill(s.max, kTile, -__builtin_inff());
   for (int64_t key = 0; key <= first; key += kTile) {
     const int64_t keys = RowsOfTile(key, pair.sequence);
-    LoadTile(HeadRows(pair.k, key, 0, head_size), keys, head_size, 1.0f, s.k, s.padded);
-    LoadTile(HeadRows(pair.v, key, 0, head_size), keys, head_size, 1.0f, s.v, s.padded);
-    Scores(s, s.k, s.q_t, keys, head_size, s.scores);
+    Scores({k.row(key), head_size}, s.q_t, keys, head_size, s.scores);
     key == first ? OnlineSoftmax<true>(s, keys, head_size)
                  : OnlineSoftmax<false>(s, keys, head_size);
-    AddWeightedRows(s, s.v, s.scores, keys, head_size);
+    AddWeightedRows({v.row(key), head_size}, s.scores, keys, head_size, s.out_t);
   }
   for (int64_t i = 0; i < queries; ++i) {
     pair.log_sum_exp.row(first + i)[head] = s.max[i] + __builtin_logf(s.sum[i]);
     s.sum[i] = 1.0f / s.sum[i];
   }
-  StoreTransposed(s.out_t, queries, head_size, s.sum, s.product,
+  StoreTransposed(s.out_t, queries, head_size, s.sum, s.product, s.padded,
                   HeadRows(pair.y, first, head, head_size));
 }
 
 template <typename T>
 void AttentionForwardPair(const AttentionPair<T>& pair) {
   AttentionScratch s(pair.scratch, pair.head_size);
+  PackRows(pair.k, pair.sequence, pair.head_size, pair.packed);
+  PackRows(pair.v, pair.sequence, pair.head_size, pair.packed + pair.sequence * pair.head_size);
   for (int64_t head = 0; head < pair.group; ++head) {
     for (int64_t first = 0; first < pair.sequence; first += kTile) {
       ForwardTile(pair, s, head, first);
@@ -224,21 +233,21 @@ void BackwardTile(const AttentionPair<T>& pair, AttentionScratch& s, int64_t hea
   const int64_t queries = RowsOfTile(first, pair.sequence);
   const RowsOf<float> dk{pair.sums, head_size};
   const RowsOf<float> dv{pair.sums + pair.sequence * head_size, head_size};
+  const RowsOf<const float> k{pair.packed, head_size};
   LoadQueries(pair, s, head, first);
   Fill(s.out_t, head_size * kTile, 0.0f);
   for (int64_t key = 0; key <= first; key += kTile) {
     const int64_t keys = RowsOfTile(key, pair.sequence);
-    LoadTile(HeadRows(pair.k, key, 0, head_size), keys, head_size, 1.0f, s.k, s.padded);
     LoadTile(HeadRows(pair.v, key, 0, head_size), keys, head_size, 1.0f, s.v, s.padded);
-    Scores(s, s.k, s.q_t, keys, head_size, s.scores);
-    Scores(s, s.v, s.dy_t, keys, head_size, s.dscores);
+    Scores({k.row(key), head_size}, s.q_t, keys, head_size, s.scores);
+    Scores({s.v, s.padded}, s.dy_t, keys, head_size, s.dscores);
     key == first ? BackwardScores<true>(s, keys) : BackwardScores<false>(s, keys);
     AddToKeys(s, s.scores, s.dy, queries, keys, {dv.row(key), head_size});
     AddToKeys(s, s.dscores, s.q, queries, keys, {dk.row(key), head_size});
-    AddWeightedRows(s, s.k, s.dscores, keys, head_size);
+    AddWeightedRows({k.row(key), head_size}, s.dscores, keys, head_size, s.out_t);
   }
   Fill(s.sum, kTile, pair.scale);
-  StoreTransposed(s.out_t, queries, head_size, s.sum, s.product,
+  StoreTransposed(s.out_t, queries, head_size, s.sum, s.product, s.padded,
                   HeadRows(pair.dq, first, head, head_size));
 }
 
@@ -247,6 +256,7 @@ void AttentionBackwardPair(const AttentionPair<T>& pair) {
   AttentionScratch s(pair.scratch, pair.head_size);
   const int64_t elements = pair.sequence * pair.head_size;
   Fill(pair.sums, 2 * elements, 0.0f);
+  PackRows(pair.k, pair.sequence, pair.head_size, pair.packed);
   for (int64_t head = 0; head < pair.group; ++head) {
     for (int64_t first = 0; first < pair.sequence; first += kTile) {
       BackwardTile(pair, s, head, first);

@@ -68,7 +68,7 @@ template <typename T>
 absl::Status CpuKernels::ForEachPair(const AttentionShape& shape, const AttentionPair<T>& whole,
                                      Tensor workspace, void (*loop)(const AttentionPair<T>&)) {
   const int64_t scratch = AttentionScratchElements(shape.head_size);
-  const int64_t sums = kMatricesOfPair * shape.sequence * shape.head_size;
+  const int64_t matrix = shape.sequence * shape.head_size;
   const int threads = std::min(threads_, kPairsAtOnce);
   std::lock_guard lock(scratch_mutex_);
   RETURN_IF_ERROR(attention_.Reserve(threads * scratch * static_cast<int64_t>(sizeof(float))));
@@ -76,7 +76,8 @@ absl::Status CpuKernels::ForEachPair(const AttentionShape& shape, const Attentio
   ParallelRanges(threads, pairs, 1, [&](int part, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       AttentionPair<T> pair = PairOf(whole, i / shape.num_kv_heads, i % shape.num_kv_heads);
-      pair.sums = workspace.as<float>() + part * sums;
+      pair.packed = workspace.as<float>() + part * kMatricesOfPair * matrix;
+      pair.sums = pair.packed + matrix;
       pair.scratch = reinterpret_cast<float*>(attention_.data()) + part * scratch;
       loop(pair);
     }

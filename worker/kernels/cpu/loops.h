@@ -71,16 +71,17 @@ struct AttentionPair {
   RowsOf<float> log_sum_exp;    // one column a query head
   RowsOf<const T> dy, y_saved;  // backward
   RowsOf<T> dq, dk, dv;
-  float* sums = nullptr;     // backward: two [T, D] matrices
+  float* packed = nullptr;   // [T, D]: the keys in fp32; forward: a second one, the values
+  float* sums = nullptr;     // backward: two [T, D]
   float* scratch = nullptr;  // AttentionScratchElements(head_size)
 };
 
 inline constexpr int64_t kAttentionTile = 64;
 
-// Scratch of one thread: eight tiles of [64, head size rounded up] and two of [64, 64].
+// Scratch of one thread: seven tiles of [64, head size rounded up] and two of [64, 64].
 constexpr int64_t PaddedHeadSize(int64_t head_size) { return (head_size + 15) / 16 * 16; }
 constexpr int64_t AttentionScratchElements(int64_t head_size) {
-  return kAttentionTile * (8 * PaddedHeadSize(head_size) + 2 * kAttentionTile);
+  return kAttentionTile * (7 * PaddedHeadSize(head_size) + 2 * kAttentionTile);
 }
 
 template <typename T>
