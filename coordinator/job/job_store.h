@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -55,8 +56,9 @@ class JobStore {
   // InvalidArgument for a token that List did not give. `page_size` is at least 1.
   virtual absl::StatusOr<JobPage> List(int page_size, const std::string& page_token) = 0;
   virtual absl::StatusOr<std::vector<Job>>
-  ListActive() = 0;                                    // not terminal, in order of submission
-  virtual absl::StatusOr<int64_t> LastSequence() = 0;  // 0: no job yet
+  ListActive() = 0;  // not terminal, in order of submission
+  virtual absl::StatusOr<std::map<std::string, int64_t>> CountByState() = 0;  // by the state's name
+  virtual absl::StatusOr<int64_t> LastSequence() = 0;                         // 0: no job yet
   // Records from `first_step` on, at most `limit`, in order.
   virtual absl::StatusOr<std::vector<StepRecord>> ListSteps(const std::string& id,
                                                             int64_t first_step, int limit) = 0;

@@ -62,15 +62,24 @@ LogReader::LogReader(std::string folder, std::optional<int> rank, int64_t tail)
     : folder_(std::move(folder)), rank_(rank), tail_(tail) {}
 
 absl::StatusOr<std::optional<LogEntry>> LogReader::Next() {
-  RETURN_IF_ERROR(FindFiles());
   if (tail_ > 0) RETURN_IF_ERROR(SkipToTail());
+  ASSIGN_OR_RETURN(Cursor * first, FindFirst());
+  if (first == nullptr) {
+    // Ranks that have written nothing so far may have begun to.
+    RETURN_IF_ERROR(FindFiles());
+    ASSIGN_OR_RETURN(first, FindFirst());
+  }
+  if (first == nullptr) return std::optional<LogEntry>();
+  return std::exchange(first->head, std::nullopt);
+}
+
+absl::StatusOr<LogReader::Cursor*> LogReader::FindFirst() {
   Cursor* first = nullptr;
   for (auto& [rank, cursor] : cursors_) {
     RETURN_IF_ERROR(Fill(rank, cursor));
     if (cursor.head && (first == nullptr || cursor.head->time < first->head->time)) first = &cursor;
   }
-  if (first == nullptr) return std::optional<LogEntry>();
-  return std::exchange(first->head, std::nullopt);
+  return first;
 }
 
 absl::Status LogReader::FindFiles() {
@@ -89,6 +98,7 @@ absl::Status LogReader::FindFiles() {
 // The last `tail_` lines over all ranks are among the last `tail_` of each.
 absl::Status LogReader::SkipToTail() {
   const int64_t wanted = std::exchange(tail_, 0);
+  RETURN_IF_ERROR(FindFiles());
   for (auto& [rank, cursor] : cursors_) {
     ASSIGN_OR_RETURN(cursor.offset, TailOffset(cursor.path, wanted));
   }
@@ -106,12 +116,14 @@ absl::Status LogReader::SkipToTail() {
 
 absl::Status LogReader::Fill(int rank, Cursor& cursor) {
   while (!cursor.head) {
-    const size_t end = cursor.buffer.find('\n');
+    const size_t end = cursor.buffer.find('\n', cursor.used);
     if (end != std::string::npos) {
-      cursor.head = ParseLine(rank, absl::string_view(cursor.buffer).substr(0, end));
-      cursor.buffer.erase(0, end + 1);
+      const absl::string_view buffer = cursor.buffer;
+      cursor.head = ParseLine(rank, buffer.substr(cursor.used, end - cursor.used));
+      cursor.used = end + 1;
       return absl::OkStatus();
     }
+    cursor.buffer.erase(0, std::exchange(cursor.used, 0));
     ASSIGN_OR_RETURN(const int64_t size, RealFileSystem().Size(cursor.path));
     if (size <= cursor.offset) return absl::OkStatus();
     const int64_t bytes = std::min(size - cursor.offset, kChunkBytes);

@@ -38,6 +38,7 @@ class LogReader {
   };
 
   absl::Status FindFiles();
+  absl::StatusOr<Cursor*> FindFirst();
   absl::Status SkipToTail();
   absl::Status Fill(int rank, Cursor& cursor);
 

@@ -19,10 +19,10 @@ constexpr int64_t kSchemaVersion = 1;
 constexpr char kSchema[] = R"sql(
 CREATE TABLE jobs(
   id TEXT PRIMARY KEY, sequence INTEGER NOT NULL UNIQUE, request_id TEXT NOT NULL, name TEXT NOT NULL,
-  active INTEGER NOT NULL, peak_flops REAL NOT NULL, flops_per_token REAL NOT NULL,
+  state TEXT NOT NULL, peak_flops REAL NOT NULL, flops_per_token REAL NOT NULL,
   record BLOB NOT NULL, spec BLOB NOT NULL);
 CREATE UNIQUE INDEX jobs_by_request ON jobs(request_id) WHERE request_id <> '';
-CREATE INDEX active_jobs ON jobs(sequence) WHERE active = 1;
+CREATE INDEX jobs_by_state ON jobs(state);
 CREATE TABLE transitions(
   job_id TEXT NOT NULL, number INTEGER NOT NULL, record BLOB NOT NULL,
   PRIMARY KEY(job_id, number)) WITHOUT ROWID;
@@ -141,9 +141,7 @@ absl::Status Apply(SqliteDatabase& database, const InsertJob& write) {
   {
     Query query(database, "INSERT INTO jobs VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
     query.BindText(job.id).Bind(job.sequence).BindText(job.request_id).BindText(job.name);
-    query.Bind(int64_t{IsTerminal(job.state) ? 0 : 1})
-        .Bind(job.peak_flops)
-        .Bind(job.flops_per_token);
+    query.BindText(JobStateName(job.state)).Bind(job.peak_flops).Bind(job.flops_per_token);
     query.BindBlob(EncodeJobSummary(job).SerializeAsString()).BindBlob(job.spec_bytes);
     RETURN_IF_ERROR(query.Run());
   }
@@ -157,11 +155,9 @@ absl::Status Apply(SqliteDatabase& database, const UpdateJob& write) {
   const Job& job = write.job;
   {
     Query query(database,
-                "UPDATE jobs SET active = ?, peak_flops = ?, flops_per_token = ?, record = ? "
+                "UPDATE jobs SET state = ?, peak_flops = ?, flops_per_token = ?, record = ? "
                 "WHERE id = ?");
-    query.Bind(int64_t{IsTerminal(job.state) ? 0 : 1})
-        .Bind(job.peak_flops)
-        .Bind(job.flops_per_token);
+    query.BindText(JobStateName(job.state)).Bind(job.peak_flops).Bind(job.flops_per_token);
     query.BindBlob(EncodeJobSummary(job).SerializeAsString()).BindText(job.id);
     RETURN_IF_ERROR(query.Run());
   }
@@ -263,8 +259,22 @@ absl::StatusOr<JobPage> SqliteJobStore::List(int page_size, const std::string& p
 
 absl::StatusOr<std::vector<Job>> SqliteJobStore::ListActive() {
   absl::MutexLock lock(&read_mutex_);
-  Query query(reader_, absl::StrCat(kJobColumns, "WHERE active = 1 ORDER BY sequence"));
+  Query query(
+      reader_,
+      absl::StrCat(kJobColumns,
+                   "WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') ORDER BY sequence"));
   return ReadJobs(reader_, query);
+}
+
+absl::StatusOr<std::map<std::string, int64_t>> SqliteJobStore::CountByState() {
+  absl::MutexLock lock(&read_mutex_);
+  Query query(reader_, "SELECT state, count(*) FROM jobs GROUP BY state");
+  std::map<std::string, int64_t> counts;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Step());
+    if (!more) return counts;
+    counts[query.Bytes(0)] = query.Integer(1);
+  }
 }
 
 absl::StatusOr<int64_t> SqliteJobStore::LastSequence() {

@@ -24,6 +24,7 @@ class SqliteJobStore : public JobStore {
   absl::StatusOr<std::optional<Job>> FindRequest(const std::string& request_id) override;
   absl::StatusOr<JobPage> List(int page_size, const std::string& page_token) override;
   absl::StatusOr<std::vector<Job>> ListActive() override;
+  absl::StatusOr<std::map<std::string, int64_t>> CountByState() override;
   absl::StatusOr<int64_t> LastSequence() override;
   absl::StatusOr<std::vector<StepRecord>> ListSteps(const std::string& id, int64_t first_step,
                                                     int limit) override;

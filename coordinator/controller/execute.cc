@@ -1,0 +1,189 @@
+#include "coordinator/controller/execute.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace esteira {
+namespace {
+
+class Executor {
+ public:
+  Executor(Turn& turn, JobPlanner& planner) : turn_(turn), planner_(planner) {}
+
+  void operator()(const LoseWorker& action);
+  void operator()(const ForgetWorker& action);
+  void operator()(const LoseRank& action);
+  void operator()(const LaunchJob& action);
+  void operator()(const StartJob& action);
+  void operator()(const StopJob& action);
+  void operator()(const EndJob& action);
+  void operator()(const DropJob& action);
+  void operator()(const DescribeQueue& action);
+
+ private:
+  ActiveJob& Find(const std::string& job_id) { return turn_.state.jobs.at(job_id); }
+  ClusterSpec Describe(const std::vector<std::string>& workers) const;
+  void Configure(ActiveJob& active, std::vector<std::string> workers, PlannedJob planned);
+
+  Turn& turn_;
+  JobPlanner& planner_;
+};
+
+void Executor::operator()(const LoseWorker& action) {
+  const WorkerRecord worker = *turn_.state.membership.Find(action.worker);
+  if (worker.connected()) {
+    turn_.out.closes.emplace_back(
+        worker.session,
+        absl::UnavailableError(absl::StrCat("the worker counts as lost: ", action.reason)));
+  }
+  turn_.state.membership.MarkLost(action.worker, action.reason);
+  turn_.log.With("worker", action.worker).Warning(absl::StrCat("worker is lost: ", action.reason));
+  if (worker.assignment) {
+    turn_.LoseRank(*worker.assignment, action.worker,
+                   {"WORKER_LOST", absl::StrCat("the worker is lost: ", action.reason)});
+  }
+}
+
+void Executor::operator()(const ForgetWorker& action) {
+  turn_.state.membership.Forget(action.worker);
+  turn_.state.progress.erase(action.worker);
+}
+
+void Executor::operator()(const LoseRank& action) {
+  const ActiveJob& active = Find(action.job_id);
+  const std::string worker = active.group->ranks[static_cast<size_t>(action.rank)].worker;
+  const Assignment place{action.job_id, active.job.epoch, action.rank};
+  turn_.LoseRank(place, worker,
+                 {"TRAINER_FAILED", "the worker has no trainer of this job any more"});
+  const WorkerRecord* record = turn_.state.membership.Find(worker);
+  if (record != nullptr && record->assignment == place) turn_.state.membership.Release(worker);
+}
+
+ClusterSpec Executor::Describe(const std::vector<std::string>& workers) const {
+  ClusterSpec cluster;
+  cluster.num_workers = static_cast<int>(workers.size());
+  for (const std::string& id : workers) {
+    const int64_t bytes = turn_.state.membership.Find(id)->description.memory_bytes;
+    if (bytes > 0 &&
+        (cluster.memory_bytes_per_worker == 0 || bytes < cluster.memory_bytes_per_worker)) {
+      cluster.memory_bytes_per_worker = bytes;
+    }
+  }
+  return cluster;
+}
+
+void Executor::operator()(const LaunchJob& action) {
+  ActiveJob& active = Find(action.job_id);
+  ++active.job.epoch;
+  turn_.MoveJob(active, JobState::kPlanning, "WORKERS_IDLE",
+                absl::StrCat("planning for ", action.workers.size(), " idle workers"));
+  turn_.metrics.ObserveQueueWait(turn_.now - active.job.submit_time);
+  absl::StatusOr<PlannedJob> planned =
+      planner_.Plan(active.job.spec_bytes, Describe(action.workers));
+  if (!planned.ok()) {
+    turn_.MoveJob(active, JobState::kFailed, "PLAN_FAILED",
+                  std::string(planned.status().message()));
+    turn_.state.watched.erase(action.job_id);
+    turn_.state.jobs.erase(action.job_id);
+    return;
+  }
+  Configure(active, action.workers, *std::move(planned));
+}
+
+void Executor::Configure(ActiveJob& active, std::vector<std::string> workers, PlannedJob planned) {
+  Job& job = active.job;
+  workers.resize(static_cast<size_t>(planned.summary.layout.num_ranks()));
+  job.workers = workers;
+  job.plan = planned.summary;
+  job.flops_per_token = planned.flops_per_token;
+  WorkerGroup& group = active.group.emplace();
+  group.plan = std::make_shared<const PlannedJob>(std::move(planned));
+  group.deadline = turn_.now + turn_.state.options.start_timeout;
+  const auto spec = std::make_shared<const std::string>(job.spec_bytes);
+  const std::shared_ptr<const std::string> plan(group.plan, &group.plan->plan_bytes);
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    RankState& rank_state = group.ranks.emplace_back();
+    rank_state.worker = workers[rank];
+    rank_state.last_step = job.step;
+    const Assignment place{job.id, job.epoch, static_cast<int>(rank)};
+    turn_.state.membership.Assign(workers[rank], place);
+    turn_.Send(workers[rank],
+               ConfigureCommand{place, spec, plan, turn_.state.options.operation_timeout});
+  }
+  turn_.MoveJob(active, JobState::kStarting, "PLANNED",
+                absl::StrCat("starting trainers on ", workers.size(),
+                             workers.size() == 1 ? " worker" : " workers"));
+}
+
+void Executor::operator()(const StartJob& action) {
+  ActiveJob& active = Find(action.job_id);
+  StartCommand start{action.job_id, active.job.epoch, {}, {}};
+  double peak_flops = 0;
+  for (const RankState& rank : active.group->ranks) {
+    start.addresses.push_back(rank.ready->address);
+    start.transport_versions.push_back(rank.ready->transport_version);
+    peak_flops += rank.ready->peak_flops;
+  }
+  active.job.peak_flops = peak_flops;
+  active.group->deadline = absl::InfiniteFuture();
+  turn_.MoveJob(active, JobState::kRunning, "WORKERS_READY", "training");
+  for (const RankState& rank : active.group->ranks) turn_.Send(rank.worker, start);
+}
+
+void Executor::operator()(const StopJob& action) {
+  ActiveJob& active = Find(action.job_id);
+  active.group->deadline = turn_.now + turn_.state.options.stop_timeout;
+  active.group->parts.clear();
+  turn_.MoveJob(active, JobState::kStopping, "CANCELLED_BY_USER", "stopping the trainers");
+  turn_.AbortRanks(active, "the job was cancelled");
+}
+
+void Executor::operator()(const EndJob& action) {
+  ActiveJob& active = Find(action.job_id);
+  if (action.state == JobState::kFailed && !active.job.failures.empty()) {
+    // Without a first cause, the first echo is the best that is known.
+    active.job.failures.front().consequence = false;
+  }
+  const bool stopping = active.job.state == JobState::kStopping;
+  turn_.MoveJob(active, action.state, action.reason, action.message);
+  if (!active.group) {
+    turn_.state.watched.erase(action.job_id);
+    turn_.state.jobs.erase(action.job_id);
+    return;
+  }
+  active.group->parts.clear();
+  for (RankState& rank : active.group->ranks) {
+    rank.unmerged.clear();
+    turn_.out.heard_workers.insert(rank.worker);
+    // A rank that was never heard of again cannot be waited for.
+    if (!rank.present) rank.gone = true;
+  }
+  if (!stopping) turn_.AbortRanks(active, absl::StrCat("the job is over: ", action.message));
+}
+
+void Executor::operator()(const DropJob& action) {
+  turn_.state.watched.erase(action.job_id);
+  turn_.state.jobs.erase(action.job_id);
+}
+
+void Executor::operator()(const DescribeQueue&) {
+  const int present = turn_.state.membership.CountPresent();
+  turn_.state.described_workers = present;
+  for (const auto& [priority, sequence, id] : turn_.state.queue) {
+    ActiveJob& active = Find(id);
+    std::string message = QueueMessage(active.needs, present);
+    if (message == active.job.message) continue;
+    active.job.message = std::move(message);
+    turn_.SaveJob(active);
+  }
+}
+
+}  // namespace
+
+void Execute(Turn& turn, JobPlanner& planner, const Action& action) {
+  std::visit(Executor(turn, planner), action);
+}
+
+}  // namespace esteira

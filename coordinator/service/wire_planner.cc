@@ -1,0 +1,55 @@
+#include "coordinator/service/wire_planner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/plan/job_codec.h"
+#include "common/plan/plan_codec.h"
+#include "esteira/v1/job.pb.h"
+#include "esteira/v1/plan.pb.h"
+
+namespace esteira {
+namespace {
+
+absl::StatusOr<JobSpec> DecodeSpec(const std::string& spec_bytes) {
+  v1::JobSpec message;
+  if (!message.ParseFromString(spec_bytes)) {
+    return absl::InvalidArgumentError("the spec is not a JobSpec message");
+  }
+  std::vector<Fault> faults;
+  JobSpec spec = DecodeJob(message, faults);
+  RETURN_IF_ERROR(FaultsStatus(faults));
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<JobNeeds> WirePlanner::Check(const std::string& spec_bytes) {
+  ASSIGN_OR_RETURN(const JobSpec spec, DecodeSpec(spec_bytes));
+  const int64_t ranks = int64_t{spec.layout.stages.value_or(1)} * spec.layout.replicas.value_or(1);
+  if (ranks > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("parallelism: pipeline_stages * replicas is ",
+                                                   ranks, "; at most ", kMaxRanks,
+                                                   " ranks are supported"));
+  }
+  return JobNeeds{spec.name, static_cast<int>(ranks)};
+}
+
+absl::StatusOr<PlannedJob> WirePlanner::Plan(const std::string& spec_bytes,
+                                             const ClusterSpec& cluster) {
+  ASSIGN_OR_RETURN(const JobSpec spec, DecodeSpec(spec_bytes));
+  ASSIGN_OR_RETURN(const esteira::Plan plan, make_plan_(spec, cluster));
+  if (plan.layout.num_ranks() < 1 || plan.layout.num_ranks() > cluster.num_workers) {
+    return absl::InternalError(absl::StrCat("the planner made a plan for ", plan.layout.num_ranks(),
+                                            " ranks, for ", cluster.num_workers, " workers"));
+  }
+  PlannedJob planned;
+  const v1::PlanProto message = EncodePlan(plan);
+  planned.summary = PlanSummary{plan.layout, plan.prediction, message.digest()};
+  planned.plan_bytes = message.SerializeAsString();
+  planned.flops_per_token = ModelFlopsPerToken(plan.model, plan.layout.sequence_length);
+  return planned;
+}
+
+}  // namespace esteira
