@@ -4,7 +4,8 @@
 
 namespace esteira {
 
-// Where the time comes from. Everything that decides by time takes one, so that tests set it by hand.
+// Where the time comes from. Everything that decides by time takes one, so that tests set it by
+// hand.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -82,7 +82,8 @@ double ExactSum::Value() const {
   for (int i = top - 3; i >= 0 && !sticky; --i) sticky = limb(i) != 0;
   int exponent = kLowestExponent + (top - 1) * kLimbBits - lead;  // of the last bit of `head`
   int drop = 64 - 53;
-  if (exponent + drop < kLowestExponent) drop = kLowestExponent - exponent;  // subnormal: fewer bits
+  if (exponent + drop < kLowestExponent)
+    drop = kLowestExponent - exponent;  // subnormal: fewer bits
   if (drop >= 64) return 0;
   const uint64_t kept = head >> drop;
   const uint64_t rest = head << (64 - drop);

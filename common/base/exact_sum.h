@@ -6,11 +6,12 @@
 
 namespace esteira {
 
-// The exact sum of doubles: a fixed-point accumulator as wide as the whole range of a double (Kulisch), so that the
-// result does not depend on the order or the grouping of the additions. It is how loss and gradient norm are formed.
+// The exact sum of doubles: a fixed-point accumulator as wide as the whole range of a double
+// (Kulisch), so that the result does not depend on the order or the grouping of the additions. It
+// is how loss and gradient norm are formed.
 //
-// Each limb holds 32 bits of the number and 31 bits of carry headroom; Add normalises before the headroom ends.
-// A value, not thread-safe. Non-finite input is remembered: Value() is then NaN.
+// Each limb holds 32 bits of the number and 31 bits of carry headroom; Add normalises before the
+// headroom ends. A value, not thread-safe. Non-finite input is remembered: Value() is then NaN.
 class ExactSum {
  public:
   static constexpr int kNumLimbs = 68;  // 2098 bits of double range, plus headroom above

@@ -87,7 +87,8 @@ absl::StatusOr<std::string> RealFileSystem::Read(const std::string& path) {
   return bytes;
 }
 
-absl::Status RealFileSystem::ReadAt(const std::string& path, int64_t offset, std::span<char> bytes) {
+absl::Status RealFileSystem::ReadAt(const std::string& path, int64_t offset,
+                                    std::span<char> bytes) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("cannot open", path, errno);
   const auto closer = absl::MakeCleanup([fd] { close(fd); });

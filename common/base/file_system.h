@@ -4,16 +4,16 @@
 #include <memory>
 #include <span>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace esteira {
 
-// A file that is written once, from its start to its end. Close makes its bytes durable (fsync); a file dropped
-// without Close may be partial. Not thread-safe.
+// A file that is written once, from its start to its end. Close makes its bytes durable (fsync); a
+// file dropped without Close may be partial. Not thread-safe.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -21,8 +21,9 @@ class WritableFile {
   virtual absl::Status Close() = 0;
 };
 
-// Every effect on files goes through here, so that a test can fill the disk, tear a write or drop unsynced bytes.
-// Thread-safe. Errors name the path: NotFound, PermissionDenied, ResourceExhausted (disk full), Unavailable (other).
+// Every effect on files goes through here, so that a test can fill the disk, tear a write or drop
+// unsynced bytes. Thread-safe. Errors name the path: NotFound, PermissionDenied, ResourceExhausted
+// (disk full), Unavailable (other).
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -31,10 +32,13 @@ class FileSystem {
   // `length` bytes from `offset`; OutOfRange when the file is shorter.
   virtual absl::Status ReadAt(const std::string& path, int64_t offset, std::span<char> bytes) = 0;
   virtual absl::StatusOr<int64_t> Size(const std::string& path) = 0;
-  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
+  virtual absl::StatusOr<std::vector<std::string>> List(
+      const std::string& directory) = 0;  // names, sorted
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
-  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // atomic, and durable
-  virtual absl::Status RemoveAll(const std::string& path) = 0;  // a path that is not there is no error
+  virtual absl::Status Rename(const std::string& from,
+                              const std::string& to) = 0;  // atomic, and durable
+  virtual absl::Status RemoveAll(
+      const std::string& path) = 0;  // a path that is not there is no error
   virtual bool Exists(const std::string& path) = 0;
 };
 
@@ -52,7 +56,9 @@ class RealFileSystem : public FileSystem {
   bool Exists(const std::string& path) override;
 };
 
-// Writes `bytes` to `path` by way of a temporary file beside it and an atomic rename: readers see all or nothing.
-absl::Status WriteFileAtomically(FileSystem& files, const std::string& path, absl::string_view bytes);
+// Writes `bytes` to `path` by way of a temporary file beside it and an atomic rename: readers see
+// all or nothing.
+absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
+                                 absl::string_view bytes);
 
 }  // namespace esteira

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+
 #include "absl/strings/string_view.h"
 
 namespace esteira {
@@ -14,7 +15,8 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// FNV-1a of `text`, mixed. The same on every machine and in every release: initial weights depend on it.
+// FNV-1a of `text`, mixed. The same on every machine and in every release: initial weights depend
+// on it.
 constexpr uint64_t HashName(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;

@@ -2,9 +2,9 @@
 
 #include <memory>
 #include <string>
-#include "absl/strings/string_view.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace esteira {
 
@@ -17,8 +17,9 @@ class LogSink {
   virtual void Write(LogLevel level, absl::string_view line) = 0;
 };
 
-// One line an event: the event's name and fields, e.g. Logger(sink).With("job", id).Info("job started").
-// A value; copies share the sink. Error = someone must act; warning = degraded, recovered; info = state changes.
+// One line an event: the event's name and fields, e.g. Logger(sink).With("job", id).Info("job
+// started"). A value; copies share the sink. Error = someone must act; warning = degraded,
+// recovered; info = state changes.
 class Logger {
  public:
   explicit Logger(LogSink& sink) : sink_(&sink) {}
@@ -44,7 +45,8 @@ class Logger {
   std::string fields_;
 };
 
-// A sink on standard error through spdlog: "2026-01-31T12:00:00.123Z INFO program event field=value".
+// A sink on standard error through spdlog: "2026-01-31T12:00:00.123Z INFO program event
+// field=value".
 std::unique_ptr<LogSink> MakeStderrLogSink(absl::string_view program, LogLevel lowest);
 
 }  // namespace esteira

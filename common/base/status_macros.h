@@ -12,9 +12,9 @@
 #define ESTEIRA_CONCAT(a, b) ESTEIRA_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.
-#define RETURN_IF_ERROR(expression)                      \
-  do {                                                   \
-    absl::Status status_macro_result = (expression);     \
+#define RETURN_IF_ERROR(expression)                            \
+  do {                                                         \
+    absl::Status status_macro_result = (expression);           \
     if (!status_macro_result.ok()) return status_macro_result; \
   } while (false)
 
@@ -27,10 +27,10 @@
   declaration = *std::move(result)
 
 // An invariant of our own code: the process dies when it does not hold. Never for input.
-#define CHECK(condition)                                                               \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                    \
-    }                                                                                  \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (false)

@@ -87,7 +87,7 @@ class ProgramEngine : public Engine {
   int64_t updates() const override { return updates_; }
 
  private:
-  void ReadSamples(const Program& program, int64_t first, const SampleReader& samples);
+  absl::Status ReadSamples(const Program& program, int64_t first, const SampleReader& samples);
   absl::Status Run(const PreparedProgram& prepared, const RunSettings& settings);
   RunSettings TrainSettings(double learning_rate) const;
   std::vector<Interval> IntervalsOf(const PreparedProgram& prepared) const;
@@ -169,21 +169,23 @@ absl::Status ProgramEngine::SetInitialWeights() {
   return absl::OkStatus();
 }
 
-void ProgramEngine::ReadSamples(const Program& program, int64_t first,
-                                const SampleReader& samples) {
+absl::Status ProgramEngine::ReadSamples(const Program& program, int64_t first,
+                                        const SampleReader& samples) {
   const int head = NumComputeUnits(plan_.model) - 1;
   const auto holds = [&](int unit) {
     return std::binary_search(program.units.begin(), program.units.end(), unit);
   };
-  if (!holds(0) && !holds(head)) return;
+  if (!holds(0) && !holds(head)) return absl::OkStatus();
   for (size_t j = 0; j < program.micro_batches.size(); ++j) {
     const MicroBatch& micro_batch = program.micro_batches[j];
     if (micro_batch.num_samples == 0) continue;
     const auto size = static_cast<size_t>(micro_batch.num_samples * plan_.layout.sequence_length);
-    samples(first + micro_batch.first_sample, micro_batch.num_samples,
-            memory_->Tokens(static_cast<int>(j)).first(size),
-            memory_->Targets(static_cast<int>(j)).first(size));
+    const absl::Status read = samples(first + micro_batch.first_sample, micro_batch.num_samples,
+                                      memory_->Tokens(static_cast<int>(j)).first(size),
+                                      memory_->Targets(static_cast<int>(j)).first(size));
+    if (!read.ok()) return queues_.Fail(read);
   }
+  return absl::OkStatus();
 }
 
 absl::Status ProgramEngine::Run(const PreparedProgram& prepared, const RunSettings& settings) {
@@ -231,7 +233,8 @@ std::vector<Interval> ProgramEngine::IntervalsOf(const PreparedProgram& prepared
 absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader& samples,
                                                bool hash) {
   queues_[Queue::kCompute].Record(*began_);
-  ReadSamples(train_.program, (step - 1) * plan_.layout.global_batch_size, samples);
+  RETURN_IF_ERROR(
+      ReadSamples(train_.program, (step - 1) * plan_.layout.global_batch_size, samples));
   StepReport report;
   report.step = step;
   report.learning_rate = LearningRate(job_.schedule, job_.adamw.learning_rate, step, job_.steps);
@@ -253,7 +256,8 @@ absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader&
 absl::StatusOr<double> ProgramEngine::Evaluate(int64_t batches, const SampleReader& samples) {
   Contribution total;
   for (int64_t batch = 0; batch < batches; ++batch) {
-    ReadSamples(evaluate_.program, batch * plan_.layout.global_batch_size, samples);
+    RETURN_IF_ERROR(
+        ReadSamples(evaluate_.program, batch * plan_.layout.global_batch_size, samples));
     RunSettings settings;
     settings.evaluate = true;
     RETURN_IF_ERROR(Run(evaluate_, settings));

@@ -26,8 +26,10 @@
 namespace esteira {
 
 // Fills inputs and targets ([count, sequence_length] each) of samples [first, first + count) of the whole run.
-using SampleReader = std::function<void(int64_t first, int64_t count, std::span<int32_t> inputs,
-                                        std::span<int32_t> targets)>;
+// A failure ends the step before it has begun.
+using SampleReader =
+    std::function<absl::Status(int64_t first, int64_t count, std::span<int32_t> inputs,
+                               std::span<int32_t> targets)>;
 
 // Where a non-finite value appeared first, or that none did.
 struct NonFinite {

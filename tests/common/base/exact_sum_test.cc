@@ -18,8 +18,9 @@ ExactSum SumOf(const std::vector<double>& values) {
 }
 
 TEST(ExactSumTest, OneValueComesBackUnchanged) {
-  for (double value : {0.0, 1.0, -1.0, 0.1, -3.75e300, 5e-324, -2.2250738585072014e-308,
-                       std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min() * 3}) {
+  for (double value :
+       {0.0, 1.0, -1.0, 0.1, -3.75e300, 5e-324, -2.2250738585072014e-308,
+        std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min() * 3}) {
     EXPECT_EQ(SumOf({value}).Value(), value);
   }
 }
@@ -31,9 +32,9 @@ TEST(ExactSumTest, CancellationLosesNothing) {
 
 TEST(ExactSumTest, RoundsToNearestEven) {
   const double epsilon = std::numeric_limits<double>::epsilon();
-  EXPECT_EQ(SumOf({1.0, epsilon / 2}).Value(), 1.0);                       // tie: to even
+  EXPECT_EQ(SumOf({1.0, epsilon / 2}).Value(), 1.0);                          // tie: to even
   EXPECT_EQ(SumOf({1.0 + epsilon, epsilon / 2}).Value(), 1.0 + 2 * epsilon);  // tie: to even
-  EXPECT_EQ(SumOf({1.0, epsilon / 2, 1e-200}).Value(), 1.0 + epsilon);     // just above the tie
+  EXPECT_EQ(SumOf({1.0, epsilon / 2, 1e-200}).Value(), 1.0 + epsilon);        // just above the tie
   EXPECT_EQ(SumOf({-1.0, -epsilon / 2, -1e-200}).Value(), -1.0 - epsilon);
 }
 

@@ -5,7 +5,8 @@
 
 #include <atomic>
 #include <cmath>
-#include <map>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -152,8 +153,9 @@ TEST(SkippedStepTest, ABatchWithoutValidTokensMakesNoUpdateAndIsCounted) {
   const SampleReader toy = ToySamples(job);
   const auto result = (*made)->Step(
       1, [&](int64_t first, int64_t count, std::span<int32_t> inputs, std::span<int32_t> targets) {
-        toy(first, count, inputs, targets);
+        const absl::Status status = toy(first, count, inputs, targets);
         std::fill(targets.begin(), targets.end(), kIgnoredTarget);
+        return status;
       });
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->report.skipped);
@@ -227,6 +229,33 @@ TEST(FailureTest, AFailureOnTheComputeQueueIsTheCauseThatEveryRankReports) {
   }
   // The epoch is over: later steps report the same cause and do nothing.
   EXPECT_EQ(StepStatuses(**made, job)[3], absl::InternalError("the kernel broke"));
+}
+
+TEST(FailureTest, SamplesThatCannotBeReadEndEveryRank) {
+  const JobSpec job = TestJob(1);
+  LocalCluster::Options options;
+  options.timeout = absl::Hours(1);
+  const auto made = LocalCluster::Make(job, options);
+  ASSERT_TRUE(made.ok());
+  const SampleReader toy = ToySamples(job);
+  const SampleReader broken = [&](int64_t first, int64_t count, std::span<int32_t> inputs,
+                                  std::span<int32_t> targets) -> absl::Status {
+    if (first == 4) return absl::UnavailableError("corpus.bin cannot be read");
+    return toy(first, count, inputs, targets);
+  };
+  std::vector<absl::Status> statuses(4);
+  ASSERT_TRUE((*made)
+                  ->OnEachRank([&](int rank) {
+                    statuses[static_cast<size_t>(rank)] =
+                        (*made)->engine(rank).Step(1, broken, false).status();
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  // Both ends of replica 1 read sample 4; the others hear of it.
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("corpus.bin cannot be read"));
+  }
+  EXPECT_EQ((*made)->engine(0).updates(), 0);
 }
 
 }  // namespace

@@ -125,9 +125,10 @@ TEST(EngineTest, ReadsEachSampleOfTheStepOnceForEachEndOfThePipeline) {
                                    std::span<int32_t> targets) {
     EXPECT_EQ(inputs.size(), static_cast<size_t>(count * 8));
     EXPECT_EQ(targets.size(), inputs.size());
-    toy(first, count, inputs, targets);
+    EXPECT_TRUE(toy(first, count, inputs, targets).ok());
     const std::lock_guard lock(mutex);
     for (int64_t n = 0; n < count; ++n) seen.insert(first + n);
+    return absl::OkStatus();
   };
   ASSERT_TRUE(cluster->Step(3, samples).ok());
   EXPECT_EQ(seen.size(), 14u);
@@ -166,6 +167,7 @@ TEST(EngineTest, EvaluateWithoutValidTargetsIsRefused) {
                                   std::span<int32_t> targets) {
     std::fill(inputs.begin(), inputs.end(), 0);
     std::fill(targets.begin(), targets.end(), kIgnoredTarget);
+    return absl::OkStatus();
   };
   EXPECT_EQ(cluster->Evaluate(1, nothing).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,5 +1,6 @@
 #include "tests/worker/engine/local_cluster.h"
 
+#include <bit>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,7 @@ SampleReader ToySamples(const JobSpec& job) {
         token = next;
       }
     }
+    return absl::OkStatus();
   };
 }
 

@@ -97,8 +97,9 @@ UnitArguments NaiveTraining::Arguments(int unit) {
 
 void NaiveTraining::RunSample(int64_t sample, const SampleReader& samples) {
   const auto sequence = static_cast<size_t>(job_.sequence_length);
-  samples(sample, 1, {reinterpret_cast<int32_t*>(inputs_.data()), sequence},
-          {reinterpret_cast<int32_t*>(targets_.data()), sequence});
+  CHECK(samples(sample, 1, {reinterpret_cast<int32_t*>(inputs_.data()), sequence},
+                {reinterpret_cast<int32_t*>(targets_.data()), sequence})
+            .ok());
   const int count = static_cast<int>(compute_.size());
   for (int u = 0; u < count; ++u) {
     compute_[static_cast<size_t>(u)]->Forward(Arguments(u), *kernels_, *stream_);

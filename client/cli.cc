@@ -1,0 +1,249 @@
+#include "client/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "client/commands.h"
+
+namespace esteira {
+namespace {
+
+const std::map<std::string, Output> kOutputs = {
+    {"table", Output::kTable},     {"json", Output::kJson}, {"id", Output::kId},
+    {"jsonl", Output::kJsonLines}, {"csv", Output::kCsv},   {"text", Output::kText}};
+
+// One -o option over the outputs that a command has.
+void AddOutput(CLI::App& command, Output& output, const std::vector<std::string>& names) {
+  std::map<std::string, Output> choices;
+  for (const std::string& name : names) choices[name] = kOutputs.at(name);
+  command.add_option("-o,--output", output, "Form of the output")
+      ->transform(CLI::CheckedTransformer(choices));
+}
+
+// The command line: options are written into this object, and the chosen command into `run`.
+class CommandLine {
+ public:
+  CommandLine() { Build(); }
+  int Parse(int argc, char** argv);
+
+ private:
+  using Command = std::function<ExitCode()>;
+
+  void Build();
+  void AddLocal();
+  void AddSubmit();
+  void AddJobCommands();
+  void AddRecords();
+  void AddPlan();
+  void AddWorkersAndCheckpoints();
+  void AddInference();
+  void AddServerCommands();
+  CLI::App& Add(CLI::App& parent, const std::string& name, const std::string& description,
+                Command command);
+  void AddServer(CLI::App& command, std::string& server) {
+    command.add_option(
+        "--server", server,
+        "Coordinator, HOST:PORT (else ESTEIRA_SERVER, the config file, the local cluster)");
+  }
+
+  CLI::App app_{"esteira: distributed training of language models"};
+  Command run_;
+  SubmitOptions submit_;
+  JobOptions job_;
+  WaitOptions wait_;
+  LogsOptions logs_;
+  StepsOptions steps_;
+  PlanOptions plan_;
+  LocalClusterOptions local_;
+  std::string local_device_ = "cpu";
+  std::string local_directory_;
+  std::string server_;
+  int logs_rank_ = -1;
+  std::vector<CLI::App*> inference_;
+};
+
+CLI::App& CommandLine::Add(CLI::App& parent, const std::string& name,
+                           const std::string& description, Command command) {
+  CLI::App* added = parent.add_subcommand(name, description);
+  added->callback([this, command = std::move(command)] { run_ = command; });
+  return *added;
+}
+
+void CommandLine::Build() {
+  app_.require_subcommand(1);
+  app_.set_version_flag("--version", ESTEIRA_VERSION);
+  app_.footer("A first run: esteira local up --workers 4 && esteira submit -f job.yaml --follow");
+  AddLocal();
+  AddSubmit();
+  AddJobCommands();
+  AddRecords();
+  AddPlan();
+  AddWorkersAndCheckpoints();
+  AddInference();
+  AddServerCommands();
+}
+
+void CommandLine::AddLocal() {
+  CLI::App& local = *app_.add_subcommand("local", "A whole cluster on this machine");
+  local.require_subcommand(1);
+  local_.directory = DefaultLocalDirectory();
+  CLI::App& up = Add(local, "up", "Start a coordinator and workers",
+                     [this] { return LocalUp(local_, local_device_); });
+  up.add_option("--workers", local_.workers, "Worker daemons")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  up.add_option("--device", local_device_, "Device of the workers")
+      ->check(CLI::IsMember({"cpu", "cuda", "synthetic"}))
+      ->capture_default_str();
+  up.add_option("--threads", local_.threads, "Threads of each worker (0: cores / workers)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  up.add_option("--dir", local_.directory, "Folder of the cluster's data and logs")
+      ->capture_default_str();
+  up.add_option("--port", local_.port, "Port of the coordinator (0: any free one)")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  CLI::App& down = Add(local, "down", "Stop the cluster; its data stays",
+                       [this] { return LocalDown(local_directory_); });
+  down.add_option("--dir", local_directory_,
+                  "Folder of the cluster (default: the one started last)");
+  CLI::App& status =
+      Add(local, "status", "Show its daemons", [this] { return LocalStatus(local_directory_); });
+  status.add_option("--dir", local_directory_,
+                    "Folder of the cluster (default: the one started last)");
+}
+
+void CommandLine::AddSubmit() {
+  CLI::App& submit = Add(app_, "submit", "Submit a job", [this] { return Submit(submit_); });
+  AddServer(submit, submit_.server);
+  submit.add_option("-f,--file", submit_.file, "Job file (YAML)")->required();
+  submit.add_option("--set", submit_.overrides, "FIELD=VALUE, wins over the file; may be repeated")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  submit.add_flag("--follow", submit_.follow, "Show progress until the job ends; Ctrl-C detaches");
+  submit.add_flag("--dry-run", submit_.dry_run,
+                  "Check and plan the job on the server, submit nothing");
+  submit.add_option("--name", submit_.name, "Name, instead of the file's");
+  submit.add_option("--priority", submit_.priority, "Higher goes first in the queue");
+  submit.add_option("--request-id", submit_.request_id, "The same id again returns the same job");
+  AddOutput(submit, submit_.output, {"id", "json"});
+}
+
+void CommandLine::AddJobCommands() {
+  CLI::App& list = Add(app_, "list", "List the jobs", [this] { return ListJobs(job_); });
+  list.alias("ls");
+  AddServer(list, job_.server);
+  AddOutput(list, job_.output, {"table", "json"});
+  CLI::App& describe = Add(app_, "describe", "Show one job", [this] { return DescribeJob(job_); });
+  AddServer(describe, job_.server);
+  describe.add_option("job", job_.job, "Job id")->required();
+  AddOutput(describe, job_.output, {"table", "json"});
+  CLI::App& cancel = Add(app_, "cancel", "Cancel a job", [this] { return CancelJob(job_); });
+  AddServer(cancel, job_.server);
+  cancel.add_option("job", job_.job, "Job id")->required();
+  CLI::App& wait = Add(app_, "wait", "Wait for a job", [this] { return WaitForJob(wait_); });
+  AddServer(wait, wait_.server);
+  wait.add_option("job", wait_.job, "Job id")->required();
+  wait.add_option("--for", wait_.state, "State to wait for, e.g. RUNNING (default: the end)");
+  wait.add_option("--timeout", wait_.timeout_seconds,
+                  "Seconds, or with a unit: 90s, 5m, 2h (0: no limit)")
+      ->transform(
+          CLI::AsNumberWithUnit(std::map<std::string, double>{{"s", 1}, {"m", 60}, {"h", 3600}},
+                                CLI::AsNumberWithUnit::CASE_SENSITIVE));
+}
+
+void CommandLine::AddRecords() {
+  CLI::App& logs = Add(app_, "logs", "Show what a job's trainers printed", [this] {
+    if (logs_rank_ >= 0) logs_.rank = logs_rank_;
+    return ShowLogs(logs_);
+  });
+  AddServer(logs, logs_.server);
+  logs.add_option("job", logs_.job, "Job id")->required();
+  logs.add_flag("-f,--follow", logs_.follow, "Go on until the job ends");
+  logs.add_option("--rank", logs_rank_, "Of one rank only")->check(CLI::NonNegativeNumber);
+  logs.add_option("--tail", logs_.tail, "The last N lines only")->check(CLI::NonNegativeNumber);
+  CLI::App& steps =
+      Add(app_, "steps", "Show one record a step", [this] { return ShowSteps(steps_); });
+  AddServer(steps, steps_.server);
+  steps.add_option("job", steps_.job, "Job id")->required();
+  steps.add_flag("-f,--follow", steps_.follow, "Go on until the job ends");
+  AddOutput(steps, steps_.output, {"table", "jsonl", "csv"});
+}
+
+void CommandLine::AddPlan() {
+  CLI::App& plan = Add(app_, "plan", "Plan a job offline", [this] { return ShowPlan(plan_); });
+  plan.add_option("-f,--file", plan_.file, "Job file (YAML)")->required();
+  plan.add_option("--set", plan_.overrides, "FIELD=VALUE, wins over the file; may be repeated")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  CLI::Option* workers =
+      plan.add_option("--workers", plan_.workers, "Number of workers")->check(CLI::Range(1, 65536));
+  CLI::Option* cluster = plan.add_option("--cluster", plan_.cluster_file, "Cluster file (YAML)");
+  plan.require_option();
+  cluster->excludes(workers);
+  AddOutput(plan, plan_.output, {"text", "json"});
+}
+
+void CommandLine::AddWorkersAndCheckpoints() {
+  CLI::App& workers = *app_.add_subcommand("workers", "The workers of a cluster");
+  workers.require_subcommand(1);
+  CLI::App& list = Add(workers, "list", "List the workers", [this] { return ListWorkers(job_); });
+  AddServer(list, job_.server);
+  AddOutput(list, job_.output, {"table", "json"});
+  CLI::App& checkpoints = *app_.add_subcommand("checkpoints", "The checkpoints of a job");
+  checkpoints.require_subcommand(1);
+  CLI::App& of_job = Add(checkpoints, "list", "List a job's checkpoints",
+                         [this] { return ListCheckpoints(job_); });
+  AddServer(of_job, job_.server);
+  of_job.add_option("job", job_.job, "Job id")->required();
+  AddOutput(of_job, job_.output, {"table", "json"});
+}
+
+void CommandLine::AddInference() {
+  const std::vector<std::pair<std::string, std::string>> commands = {
+      {"generate",
+       "Sample text: esteira generate DIR --prompt TEXT [--tokens N] [--temperature T] [--seed S]"},
+      {"evaluate", "Loss and perplexity: esteira evaluate DIR --data PATH"}};
+  for (const auto& [name, description] : commands) {
+    CLI::App* command = app_.add_subcommand(name, description);
+    command->prefix_command();  // the arguments belong to the worker's program, its --help included
+    command->set_help_flag();
+    command->callback([this, command, name = name] {
+      run_ = [command, name] { return RunWorkerCommand(name, command->remaining()); };
+    });
+  }
+}
+
+void CommandLine::AddServerCommands() {
+  AddServer(Add(app_, "health", "Ask whether the coordinator serves",
+                [this] { return ShowHealth(server_); }),
+            server_);
+  AddServer(Add(app_, "version", "Versions of client and server",
+                [this] { return ShowVersion(server_); }),
+            server_);
+  CLI::App& completion = *app_.add_subcommand("completion", "Shell completion");
+  completion.require_subcommand(1);
+  Add(completion, "bash", "For bash: source <(esteira completion bash)", [] {
+    std::cout << BashCompletion();
+    return kExitOk;
+  });
+}
+
+int CommandLine::Parse(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return run_();
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) { return CommandLine().Parse(argc, argv); }
+
+}  // namespace esteira

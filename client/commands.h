@@ -1,0 +1,82 @@
+// The commands of `esteira`, each from its options to an exit code. Parsing stands in cli.cc alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/exit_code.h"
+#include "client/local_cluster.h"
+
+namespace esteira {
+
+enum class Output { kTable, kJson, kId, kJsonLines, kCsv, kText };
+
+struct SubmitOptions {
+  std::string server, file, name, request_id;
+  std::vector<std::string> overrides;
+  int64_t priority = 0;
+  bool follow = false;
+  bool dry_run = false;
+  Output output = Output::kTable;
+};
+ExitCode Submit(const SubmitOptions& options);
+
+struct JobOptions {
+  std::string server, job;
+  Output output = Output::kTable;
+};
+ExitCode ListJobs(const JobOptions& options);
+ExitCode DescribeJob(const JobOptions& options);
+ExitCode CancelJob(const JobOptions& options);
+ExitCode ListCheckpoints(const JobOptions& options);
+ExitCode ListWorkers(const JobOptions& options);
+
+struct WaitOptions {
+  std::string server, job;
+  std::string state;           // empty: any terminal state
+  double timeout_seconds = 0;  // 0: for ever
+};
+ExitCode WaitForJob(const WaitOptions& options);
+
+// Shows a job's progress until it ends or Ctrl-C, which detaches and never cancels.
+ExitCode FollowJob(const std::string& server, const std::string& job);
+
+struct LogsOptions {
+  std::string server, job;
+  bool follow = false;
+  std::optional<int> rank;
+  int64_t tail = 0;
+};
+ExitCode ShowLogs(const LogsOptions& options);
+
+struct StepsOptions {
+  std::string server, job;
+  bool follow = false;
+  Output output = Output::kTable;
+};
+ExitCode ShowSteps(const StepsOptions& options);
+
+struct PlanOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+  int workers = 0;
+  std::string cluster_file;
+  Output output = Output::kText;
+};
+ExitCode ShowPlan(const PlanOptions& options);
+
+ExitCode LocalUp(const LocalClusterOptions& options, const std::string& device);
+ExitCode LocalDown(const std::string& directory);
+ExitCode LocalStatus(const std::string& directory);
+
+ExitCode ShowHealth(const std::string& server);
+ExitCode ShowVersion(const std::string& server);
+// The worker's own program does what needs a model: arguments are handed to it as they are.
+ExitCode RunWorkerCommand(const std::string& command, const std::vector<std::string>& arguments);
+
+// Completion script for bash.
+std::string BashCompletion();
+
+}  // namespace esteira

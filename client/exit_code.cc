@@ -1,0 +1,47 @@
+#include "client/exit_code.h"
+
+#include <iostream>
+
+namespace esteira {
+namespace {
+
+const char* WhatToDo(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return "Start a cluster with `esteira local up`, or name one with --server HOST:PORT or "
+             "ESTEIRA_SERVER.";
+    case absl::StatusCode::kDeadlineExceeded: return "Try again, or give more time with --timeout.";
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return "Check the permissions of what the message names.";
+    case absl::StatusCode::kNotFound:
+      return "`esteira list` shows the jobs, `esteira workers list` the workers.";
+    case absl::StatusCode::kInvalidArgument:
+      return "Correct what is named above and try again; README.md, \"The job file\", lists the "
+             "fields.";
+    default: return "The coordinator's log may say more.";
+  }
+}
+
+}  // namespace
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return kExitOk;
+    case absl::StatusCode::kUnavailable: return kExitNotConnected;
+    case absl::StatusCode::kDeadlineExceeded: return kExitTimedOut;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied: return kExitNotAllowed;
+    case absl::StatusCode::kNotFound: return kExitNotFound;
+    case absl::StatusCode::kInvalidArgument: return kExitUsage;
+    default: return kExitJobFailed;
+  }
+}
+
+ExitCode ReportError(const absl::Status& status) {
+  std::cout.flush();
+  std::cerr << "esteira: " << status.message() << "\n" << WhatToDo(status) << "\n";
+  return ExitCodeOf(status);
+}
+
+}  // namespace esteira

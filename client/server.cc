@@ -1,0 +1,54 @@
+#include "client/server.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "client/local_cluster.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+
+namespace esteira {
+namespace {
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string FolderOf(const char* variable, absl::string_view under_home) {
+  const std::string folder = FromEnvironment(variable);
+  if (!folder.empty()) return absl::StrCat(folder, "/esteira");
+  return absl::StrCat(FromEnvironment("HOME"), "/", under_home, "/esteira");
+}
+
+// `server:` of the configuration file; empty when there is no file or no such key.
+absl::StatusOr<std::string> FromConfiguration() {
+  const std::string path = absl::StrCat(FolderOf("XDG_CONFIG_HOME", ".config"), "/config.yaml");
+  RealFileSystem files;
+  if (!files.Exists(path)) return std::string();
+  ASSIGN_OR_RETURN(const std::string text, files.Read(path));
+  try {
+    const YAML::Node root = YAML::Load(text);
+    return root.IsMap() && root["server"] ? root["server"].as<std::string>() : std::string();
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+  }
+}
+
+}  // namespace
+
+std::string StateFolder() { return FolderOf("XDG_STATE_HOME", ".local/state"); }
+
+absl::StatusOr<std::string> ResolveServer(const std::string& flag) {
+  if (!flag.empty()) return flag;
+  if (std::string server = FromEnvironment("ESTEIRA_SERVER"); !server.empty()) return server;
+  ASSIGN_OR_RETURN(std::string configured, FromConfiguration());
+  if (!configured.empty()) return configured;
+  absl::StatusOr<LocalCluster> local = DefaultLocalCluster();
+  if (local.ok()) return local->server;
+  return absl::UnavailableError("no coordinator is known");
+}
+
+}  // namespace esteira

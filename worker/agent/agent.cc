@@ -1,0 +1,260 @@
+#include "worker/agent/agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace esteira {
+namespace {
+
+constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
+
+StepObservation Observe(const v1::StepReportProto& step) {
+  const v1::StepRecord& record = step.record();
+  return {.loss = record.loss(),
+          .tokens = record.tokens(),
+          .duration = absl::Seconds(record.step_seconds()),
+          .bubble_ratio = record.bubble_ratio(),
+          .exposed_communication_ratio = record.exposed_communication_ratio(),
+          .transport = "ucx",
+          .bytes_moved = {step.bytes_moved().begin(), step.bytes_moved().end()}};
+}
+
+ExitCause CauseOf(const v1::Exited& exited) {
+  if (exited.out_of_memory()) return ExitCause::kOutOfMemory;
+  if (exited.signal() != 0) return ExitCause::kSignal;
+  return exited.exit_code() == 0 ? ExitCause::kDone : ExitCause::kError;
+}
+
+}  // namespace
+
+Agent::Agent(AgentOptions options, WorkerMetrics& metrics, Logger log)
+    : options_(std::move(options)), metrics_(metrics), log_(std::move(log)) {}
+
+Agent::~Agent() = default;
+
+absl::Status Agent::Run() {
+  orphan_time_ = absl::Now() + options_.orphan_timeout;
+  session_ = std::make_unique<Session>(
+      options_.session, Registration(),
+      Session::Callbacks{
+          .on_message =
+              [this](v1::CoordinatorMessage message) {
+                Post([this, message = std::move(message)] { OnMessage(message); });
+              },
+          .on_connection =
+              [this](bool connected) { Post([this, connected] { OnConnection(connected); }); }},
+      log_);
+  while (!stopping_ || trainer_) {
+    if (stopping_)
+      trainer_->Kill();  // its exit ends the loop, and is reported before the stream closes
+    RunEvents();
+    OnTimer(absl::Now());
+  }
+  session_->Flush(kFlushTimeout);
+  session_ = nullptr;
+  return refusal_;
+}
+
+void Agent::RunEvents() {
+  std::deque<Event> events;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto has_events = [this]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    mutex_.AwaitWithDeadline(absl::Condition(&has_events), NextTimer());
+    events.swap(events_);
+  }
+  for (Event& event : events) event();
+}
+
+void Agent::Stop() {
+  Post([this] { stopping_ = true; });
+}
+
+void Agent::Post(Event event) {
+  absl::MutexLock lock(&mutex_);
+  events_.push_back(std::move(event));
+}
+
+absl::Time Agent::NextTimer() const {
+  return trainer_ ? std::min(kill_time_, orphan_time_) : absl::InfiniteFuture();
+}
+
+void Agent::OnTimer(absl::Time now) {
+  if (!trainer_) return;
+  if (now >= orphan_time_) {
+    log_.With("job", job_id_).Error("no coordinator for too long: killing the trainer");
+    orphan_time_ = absl::InfiniteFuture();
+    trainer_->Kill();
+  }
+  if (now >= kill_time_) {
+    log_.With("job", job_id_).Warning("the trainer did not leave after an abort: killing it");
+    kill_time_ = absl::InfiniteFuture();
+    trainer_->Kill();
+  }
+}
+
+void Agent::OnConnection(bool connected) {
+  metrics_.SetConnected(connected);
+  orphan_time_ = connected ? absl::InfiniteFuture() : absl::Now() + options_.orphan_timeout;
+  if (connected) log_.With("coordinator", options_.session.coordinator).Info("registered");
+}
+
+bool Agent::IsCurrent(const std::string& job_id, int64_t epoch) const {
+  return trainer_ != nullptr && job_id == job_id_ && epoch == epoch_;
+}
+
+void Agent::OnMessage(const v1::CoordinatorMessage& message) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kConfigure: return OnConfigure(message);
+    case v1::CoordinatorMessage::kStart:
+      if (IsCurrent(message.start().job_id(), message.start().epoch())) SendToTrainer(message);
+      return;
+    case v1::CoordinatorMessage::kAbort: return OnAbort(message.abort());
+    case v1::CoordinatorMessage::kRefused:
+      refusal_ = absl::FailedPreconditionError(
+          absl::StrCat("the coordinator refused this worker: ", message.refused().message()));
+      stopping_ = true;
+      return;
+    case v1::CoordinatorMessage::kRegistered:
+    case v1::CoordinatorMessage::kAcknowledged:
+    case v1::CoordinatorMessage::BODY_NOT_SET: return;
+  }
+}
+
+void Agent::OnConfigure(const v1::CoordinatorMessage& message) {
+  if (stopping_) return;
+  if (!trainer_) return StartTrainer(message);
+  // The coordinator gave this worker to a new epoch: the old one is over, whatever it does.
+  waiting_configure_ = std::make_unique<v1::CoordinatorMessage>(message);
+  trainer_->Kill();
+}
+
+void Agent::StartTrainer(const v1::CoordinatorMessage& message) {
+  const v1::Configure& configure = message.configure();
+  job_id_ = configure.job_id();
+  epoch_ = configure.epoch();
+  rank_ = configure.rank();
+  kill_time_ = absl::InfiniteFuture();
+  const int64_t life = ++life_;
+  auto trainer = TrainerProcess::Spawn(
+      options_.trainer_command,
+      {.on_report =
+           [this, life](v1::TrainerReport report) {
+             Post([this, life, report = std::move(report)] { OnReport(life, report); });
+           },
+       .on_output =
+           [this, life](std::string line) {
+             Post([this, life, line = std::move(line)] { OnOutput(life, line); });
+           },
+       .on_exit =
+           [this, life](v1::Exited exited) {
+             Post([this, life, exited = std::move(exited)] { OnExit(life, exited); });
+           }});
+  const Logger log = log_.With("job", job_id_).With("epoch", epoch_).With("rank", rank_);
+  if (!trainer.ok()) {
+    log.With("cause", trainer.status().message()).Error("cannot start a trainer");
+    v1::TrainerReport report = NewReport();
+    report.mutable_exited()->set_exit_code(1);
+    report.mutable_exited()->set_message(std::string(trainer.status().message()));
+    return session_->Report(std::move(report));
+  }
+  trainer_ = *std::move(trainer);
+  metrics_.ObserveStart();
+  log.With("pid", trainer_->pid()).Info("trainer started");
+  session_->SetRegistration(Registration());
+  SendToTrainer(message);
+}
+
+void Agent::SendToTrainer(const v1::CoordinatorMessage& message) {
+  // A trainer that cannot be written to is ending; its exit is reported on its own.
+  if (absl::Status status = trainer_->Send(message); !status.ok()) {
+    log_.With("job", job_id_).With("cause", status.message()).Warning("cannot reach the trainer");
+  }
+}
+
+void Agent::OnAbort(const v1::Abort& abort) {
+  if (waiting_configure_ && waiting_configure_->configure().job_id() == abort.job_id() &&
+      waiting_configure_->configure().epoch() == abort.epoch()) {
+    waiting_configure_ = nullptr;
+  }
+  if (!IsCurrent(abort.job_id(), abort.epoch())) {
+    // The trainer is gone already, or never was: say so, so that the coordinator need not wait.
+    v1::TrainerReport report;
+    report.set_job_id(abort.job_id());
+    report.set_epoch(abort.epoch());
+    report.set_rank(rank_);
+    report.mutable_exited()->set_message("no trainer of this epoch runs here");
+    return session_->Report(std::move(report));
+  }
+  v1::CoordinatorMessage message;
+  *message.mutable_abort() = abort;
+  SendToTrainer(message);
+  kill_time_ = absl::Now() + options_.abort_grace;
+}
+
+v1::TrainerReport Agent::NewReport() const {
+  v1::TrainerReport report;
+  report.set_job_id(job_id_);
+  report.set_epoch(epoch_);
+  report.set_rank(rank_);
+  return report;
+}
+
+void Agent::OnReport(int64_t life, v1::TrainerReport report) {
+  if (life != life_) return;
+  if (report.has_step()) {
+    const v1::StepReportProto& step = report.step();
+    session_->SetStep(step.record().step());
+    metrics_.ObserveStep(Observe(step));
+  }
+  session_->Report(std::move(report));
+}
+
+void Agent::OnOutput(int64_t life, const std::string& line) {
+  if (life != life_) return;
+  v1::TrainerReport report = NewReport();
+  v1::LogLine& log = *report.mutable_log();
+  const absl::Time now = absl::Now();
+  log.mutable_time()->set_seconds(absl::ToUnixSeconds(now));
+  log.mutable_time()->set_nanos(static_cast<int32_t>(
+      absl::ToInt64Nanoseconds(now - absl::FromUnixSeconds(absl::ToUnixSeconds(now)))));
+  log.set_rank(rank_);
+  log.set_worker(options_.session.worker_id);
+  log.set_text(line);
+  session_->Report(std::move(report));
+}
+
+void Agent::OnExit(int64_t life, v1::Exited exited) {
+  if (life != life_) return;
+  trainer_ = nullptr;
+  kill_time_ = absl::InfiniteFuture();
+  metrics_.ObserveExit(CauseOf(exited));
+  log_.With("job", job_id_).With("epoch", epoch_).With("rank", rank_).Info(exited.message());
+  v1::TrainerReport report = NewReport();
+  *report.mutable_exited() = std::move(exited);
+  session_->SetRegistration(Registration());
+  session_->SetStep(0);
+  session_->Report(std::move(report));
+  if (waiting_configure_ && !stopping_) StartTrainer(*std::exchange(waiting_configure_, nullptr));
+}
+
+v1::Register Agent::Registration() const {
+  v1::Register registration;
+  registration.set_host(options_.host);
+  registration.set_device(options_.device);
+  registration.set_memory_bytes(options_.memory_bytes);
+  registration.set_threads(options_.threads);
+  registration.set_version(options_.version);
+  if (trainer_) {
+    registration.set_job_id(job_id_);
+    registration.set_epoch(epoch_);
+    registration.set_rank(rank_);
+  }
+  return registration;
+}
+
+}  // namespace esteira

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "esteira/v1/worker.pb.h"
+#include "worker/trainer/channel.h"
+
+namespace esteira {
+
+// One life of a trainer: a child process of the worker daemon, so that a hung device call never
+// hangs the daemon. Owns the process, the channel to it and three threads (its messages, its
+// output, its end). Callbacks come from these threads; OnExit comes last, exactly once. The child
+// dies with the thread that spawned it.
+class TrainerProcess {
+ public:
+  struct Callbacks {
+    std::function<void(v1::TrainerReport)> on_report;
+    std::function<void(std::string line)> on_output;  // a line of its standard output or error
+    std::function<void(v1::Exited)> on_exit;
+  };
+
+  // `command` is run with the channel as descriptor 3. Call from a thread that outlives the child.
+  static absl::StatusOr<std::unique_ptr<TrainerProcess>> Spawn(
+      const std::vector<std::string>& command, Callbacks callbacks);
+  // Kills the child if it still runs, and waits for its end.
+  ~TrainerProcess();
+
+  absl::Status Send(const v1::CoordinatorMessage& message) { return channel_->Write(message); }
+  // SIGKILL. Any thread; after the end it does nothing.
+  void Kill();
+  int pid() const { return pid_; }
+
+ private:
+  TrainerProcess(int pid, int channel_fd, int output_fd, Callbacks callbacks);
+  void ReadReports();
+  void ReadOutput();
+  void AwaitEnd();
+
+  const int pid_;
+  const int output_fd_;
+  const Callbacks callbacks_;
+  const long oom_kills_before_;
+  std::unique_ptr<Channel> channel_;
+  absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread report_thread_, output_thread_, end_thread_;
+};
+
+}  // namespace esteira

@@ -1,0 +1,191 @@
+// esteira-worker: the daemon; and, by its first argument, the trainer process that the daemon
+// starts, and the commands that need a model (generate, evaluate). Wiring only.
+
+#include <prometheus/registry.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/observability/exposer.h"
+#include "common/observability/process_collector.h"
+#include "common/observability/worker_metrics.h"
+#include "worker/agent/agent.h"
+#include "worker/inference/commands.h"
+#include "worker/trainer/trainer.h"
+
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "The coordinator, host:port");
+ABSL_FLAG(std::string, id, "",
+          "Name of this worker, unique in the cluster; default: the host's name");
+ABSL_FLAG(int, threads, 0, "Threads of the compute kernels; 0: the machine's cores");
+ABSL_FLAG(int64_t, memory_bytes, 0, "Memory that jobs may use; 0: what the machine has");
+ABSL_FLAG(std::string, network_device, "lo",
+          "Network device of the data plane (UCX_NET_DEVICES), e.g. eth0");
+ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:9091",
+          "Address of /metrics, host:port; port 0: any free one");
+ABSL_FLAG(std::string, port_file, "", "Write the bound addresses to this file, as JSON");
+ABSL_FLAG(absl::Duration, orphan_timeout, absl::Minutes(10),
+          "Kill the trainer after so long without a coordinator");
+ABSL_FLAG(std::string, log_level, "info", "debug | info | warning | error");
+
+namespace esteira {
+namespace {
+
+constexpr int kChannelDescriptor = 3;
+
+absl::StatusOr<LogLevel> ParseLevel(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--log_level ", name, ": use debug, info, warning or error"));
+}
+
+int64_t PhysicalMemoryBytes() { return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE); }
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+int Threads() {
+  const int threads = absl::GetFlag(FLAGS_threads);
+  return threads > 0 ? threads
+                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+AgentOptions MakeAgentOptions() {
+  AgentOptions options;
+  options.host = HostName();
+  options.session.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.session.worker_id =
+      absl::GetFlag(FLAGS_id).empty() ? options.host : absl::GetFlag(FLAGS_id);
+  absl::BitGen random;
+  options.session.incarnation = absl::Uniform<uint64_t>(random);
+  options.memory_bytes = absl::GetFlag(FLAGS_memory_bytes) > 0 ? absl::GetFlag(FLAGS_memory_bytes)
+                                                               : PhysicalMemoryBytes();
+  options.threads = Threads();
+  options.version = ESTEIRA_VERSION;
+  options.orphan_timeout = absl::GetFlag(FLAGS_orphan_timeout);
+  options.trainer_command = {"/proc/self/exe", "trainer",
+                             absl::StrCat("--threads=", options.threads),
+                             absl::StrCat("--network_device=", absl::GetFlag(FLAGS_network_device)),
+                             absl::StrCat("--log_level=", absl::GetFlag(FLAGS_log_level))};
+  return options;
+}
+
+absl::Status WritePortFile(const std::string& metrics_address) {
+  const std::string path = absl::GetFlag(FLAGS_port_file);
+  if (path.empty()) return absl::OkStatus();
+  RealFileSystem files;
+  return WriteFileAtomically(files, path,
+                             absl::StrCat("{\"metrics\": \"", metrics_address, "\"}\n"));
+}
+
+// SIGTERM and SIGINT are taken by a thread of their own: every other thread has them blocked.
+void StopOnSignal(Agent& agent) {
+  std::thread([&agent] {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    int signal = 0;
+    sigwait(&signals, &signal);
+    agent.Stop();
+  }).detach();
+}
+
+void BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+absl::Status RunDaemon() {
+  ASSIGN_OR_RETURN(const LogLevel level, ParseLevel(absl::GetFlag(FLAGS_log_level)));
+  BlockStopSignals();
+  const std::unique_ptr<LogSink> sink = MakeStderrLogSink("esteira-worker", level);
+  const AgentOptions options = MakeAgentOptions();
+  const Logger log = Logger(*sink).With("worker", options.session.worker_id);
+  auto registry = std::make_shared<prometheus::Registry>();
+  WorkerMetrics metrics(*registry);
+  ExportBuildInfo(*registry, "worker", ESTEIRA_VERSION);
+  const std::string address = absl::GetFlag(FLAGS_metrics_listen);
+  ASSIGN_OR_RETURN(const std::unique_ptr<MetricsExposer> exposer,
+                   MetricsExposer::Open(address, {registry, MakeProcessCollector()}));
+  RETURN_IF_ERROR(
+      WritePortFile(absl::StrCat(address.substr(0, address.rfind(':')), ":", exposer->port())));
+  Agent agent(options, metrics, log);
+  StopOnSignal(agent);
+  log.With("coordinator", options.session.coordinator).Info("worker started");
+  const absl::Status status = agent.Run();
+  log.Info("worker stopped");
+  return status;
+}
+
+// The trainer dies with its daemon, and hears of an abort over the channel only.
+absl::Status RunTrainerProcess() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ASSIGN_OR_RETURN(const LogLevel level, ParseLevel(absl::GetFlag(FLAGS_log_level)));
+  BlockStopSignals();
+  const std::unique_ptr<LogSink> sink = MakeStderrLogSink("trainer", level);
+  Channel channel(kChannelDescriptor);
+  return RunTrainer(channel,
+                    {.threads = Threads(), .network_device = absl::GetFlag(FLAGS_network_device)},
+                    Logger(*sink));
+}
+
+int Finish(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "esteira-worker: " << status.message() << "\n";
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
+int Main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  const std::vector<std::string> rest(argv + std::min(argc, 2), argv + argc);
+  if (command == "generate") return Finish(GenerateMain(rest, std::cout));
+  if (command == "evaluate") return Finish(EvaluateMain(rest, std::cout));
+  absl::SetProgramUsageMessage(
+      "The worker daemon: registers at a coordinator and runs the ranks that it is given.\n"
+      "  esteira-worker --coordinator HOST:PORT [flags]\n"
+      "  esteira-worker generate|evaluate DIR ...   (see `esteira generate --help`)");
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] { return absl::StrCat("esteira-worker ", ESTEIRA_VERSION, "\n"); };
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "worker/main.cc");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
+  if (command == "trainer") return Finish(RunTrainerProcess());
+  if (positional.size() > 1) {
+    return Finish(absl::InvalidArgumentError(
+        absl::StrCat("unknown argument ", positional[1], "; see --help")));
+  }
+  return Finish(RunDaemon());
+}
+
+}  // namespace
+}  // namespace esteira
+
+int main(int argc, char** argv) { return esteira::Main(argc, argv); }

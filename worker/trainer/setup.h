@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/plan.h"
+#include "esteira/v1/worker.pb.h"
+#include "worker/communication/ucx/ucx_transport.h"
+#include "worker/data/data_set.h"
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/trainer/trainer.h"
+
+namespace esteira {
+
+// Everything that a rank has before it knows its peers. Made in one go, so that a bad file or a bad
+// plan is reported before anything waits for it.
+struct Setup {
+  JobSpec job;
+  Plan plan;
+  int rank = 0;
+  int64_t epoch = 0;
+  std::string job_id;
+  absl::Duration operation_timeout;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<DataSet> train, validation;  // validation: null when the job has none
+  std::unique_ptr<UcxEndpoint> endpoint;
+  double peak_flops = 0;  // measured
+};
+
+absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options);
+
+}  // namespace esteira

@@ -1,0 +1,231 @@
+#include "worker/trainer/trainer.h"
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/engine/engine.h"
+#include "worker/trainer/reports.h"
+#include "worker/trainer/setup.h"
+
+namespace esteira {
+namespace {
+
+// One rank's run from its first step to its last.
+class Trainer {
+ public:
+  Trainer(Channel& channel, Setup& setup, Transport& transport, Logger log)
+      : channel_(channel),
+        setup_(setup),
+        transport_(transport),
+        log_(std::move(log)),
+        writer_(setup.job, setup.plan.layout, setup.rank, setup.operation_timeout, files_,
+                transport) {}
+
+  absl::Status Run();
+  int64_t step() const { return step_; }
+
+ private:
+  absl::Status TrainStep();
+  absl::StatusOr<std::optional<double>> Validation();
+  absl::Status ReportStep(const StepReport& report, std::optional<double> validation_loss);
+  absl::Status WriteCheckpoint();
+  bool IsLast() const { return step_ == setup_.job.steps; }
+  bool Every(int64_t period) const { return IsLast() || (period > 0 && step_ % period == 0); }
+  v1::TrainerReport NewReport() const;
+
+  Channel& channel_;
+  Setup& setup_;
+  Transport& transport_;
+  const Logger log_;
+  RealFileSystem files_;
+  CheckpointWriter writer_;
+  std::unique_ptr<Engine> engine_;
+  int64_t step_ = 0;
+};
+
+SampleReader ReaderOf(const DataSet& data) {
+  return [&data](int64_t first, int64_t count, std::span<int32_t> inputs,
+                 std::span<int32_t> targets) { return data.Read(first, count, inputs, targets); };
+}
+
+// Which samples the step consumed, as (source, sample) pairs in the order of the global batch.
+void AddSampleIds(const Setup& setup, int64_t step, v1::StepReportProto& report) {
+  const int64_t batch = setup.job.global_batch_size;
+  for (int64_t i = 0; i < batch; ++i) {
+    const SampleId id = setup.train->At((step - 1) * batch + i);
+    report.add_sample_sources(id.source);
+    report.add_sample_ids(id.sample);
+  }
+}
+
+absl::Status Trainer::Run() {
+  ASSIGN_OR_RETURN(
+      engine_, Engine::Make(setup_.plan, setup_.job,
+                            {.rank = setup_.rank, .operation_timeout = setup_.operation_timeout},
+                            *setup_.device, *setup_.kernels, transport_));
+  for (step_ = 1; step_ <= setup_.job.steps; ++step_) RETURN_IF_ERROR(TrainStep());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainStep() {
+  ASSIGN_OR_RETURN(
+      const StepReport report,
+      engine_->Step(step_, ReaderOf(*setup_.train), Every(setup_.job.parameter_hash_every_steps)));
+  std::optional<double> validation_loss;
+  if (Every(setup_.job.validate_every_steps)) {
+    ASSIGN_OR_RETURN(validation_loss, Validation());
+  }
+  RETURN_IF_ERROR(ReportStep(report, validation_loss));
+  if (report.non_finite.found && setup_.job.on_non_finite == OnNonFinite::kStop) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step_, ": non-finite value first at ",
+                     DescribeNonFinite(report.non_finite), "; training.on_non_finite is stop"));
+  }
+  if (!setup_.job.checkpoint_directory.empty() && Every(setup_.job.checkpoint_every_steps)) {
+    return WriteCheckpoint();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<double>> Trainer::Validation() {
+  if (!setup_.validation) return std::nullopt;
+  return engine_->Evaluate(setup_.job.validation_batches, ReaderOf(*setup_.validation));
+}
+
+v1::TrainerReport Trainer::NewReport() const {
+  v1::TrainerReport report;
+  report.set_job_id(setup_.job_id);
+  report.set_epoch(setup_.epoch);
+  report.set_rank(setup_.rank);
+  return report;
+}
+
+absl::Status Trainer::ReportStep(const StepReport& report, std::optional<double> validation_loss) {
+  v1::TrainerReport message = NewReport();
+  *message.mutable_step() = EncodeStep(report, setup_.epoch, validation_loss, *setup_.device);
+  if (setup_.rank == 0) {
+    if (setup_.job.write_sample_ids) AddSampleIds(setup_, step_, *message.mutable_step());
+    log_.Info(absl::StrFormat(
+        "step %d loss %.4f norm %.3f lr %.2e %.0f tokens/s%s", step_, report.loss,
+        report.gradient_norm, report.learning_rate,
+        static_cast<double>(report.tokens) / report.step_seconds,
+        validation_loss ? absl::StrFormat(" validation loss %.4f", *validation_loss) : ""));
+  }
+  return channel_.Write(message);
+}
+
+// A checkpoint that cannot be written is an error of its own: training goes on, and only the last
+// one ends the job.
+absl::Status Trainer::WriteCheckpoint() {
+  const absl::StatusOr<CheckpointResult> result =
+      writer_.Write(step_, engine_->updates(), engine_->States());
+  if (!result.ok()) {
+    if (IsLast() || IsConsequence(result.status())) return result.status();
+    log_.With("step", step_)
+        .With("cause", result.status().message())
+        .Error("checkpoint failed, training goes on");
+    return absl::OkStatus();
+  }
+  if (setup_.rank != 0) return absl::OkStatus();
+  log_.With("path", result->path).Info("checkpoint written");
+  if (!result->pruned.ok())
+    log_.With("cause", result->pruned.message()).Warning("cannot remove an old checkpoint");
+  v1::TrainerReport message = NewReport();
+  v1::CheckpointInfo& info = *message.mutable_checkpoint();
+  info.set_path(result->path);
+  info.set_step(step_);
+  info.set_bytes(result->bytes);
+  info.mutable_time()->set_seconds(absl::ToUnixSeconds(absl::Now()));
+  return channel_.Write(message);
+}
+
+// Reads the channel while the engine runs: an abort, or the daemon's end, aborts the transport, and
+// with it every wait of the engine. Ends with the channel.
+class AbortListener {
+ public:
+  AbortListener(Channel& channel, Transport& transport)
+      : channel_(channel), thread_([&channel, &transport] {
+          v1::CoordinatorMessage message;
+          while (channel.Read(message).ok()) {
+            if (message.has_abort()) transport.Abort(absl::AbortedError(message.abort().message()));
+          }
+          transport.Abort(absl::AbortedError("the worker daemon is gone"));
+        }) {}
+  ~AbortListener() {
+    channel_.StopReading();
+    thread_.join();
+  }
+
+ private:
+  Channel& channel_;
+  std::thread thread_;
+};
+
+absl::Status SendReady(Channel& channel, const Setup& setup) {
+  v1::TrainerReport report;
+  report.set_job_id(setup.job_id);
+  report.set_epoch(setup.epoch);
+  report.set_rank(setup.rank);
+  report.mutable_ready()->set_address(setup.endpoint->address());
+  report.mutable_ready()->set_transport_version(setup.endpoint->version());
+  report.mutable_ready()->set_peak_flops(setup.peak_flops);
+  return channel.Write(report);
+}
+
+absl::StatusOr<v1::Start> AwaitStart(Channel& channel) {
+  v1::CoordinatorMessage message;
+  while (true) {
+    RETURN_IF_ERROR(channel.Read(message));
+    if (message.has_abort()) return absl::AbortedError(message.abort().message());
+    if (message.has_start()) return message.start();
+  }
+}
+
+// From a checked setup to the last step; `step` follows the run for the failure's report.
+absl::Status Train(Channel& channel, Setup& setup, const Logger& log, int64_t& step) {
+  RETURN_IF_ERROR(SendReady(channel, setup));
+  ASSIGN_OR_RETURN(const v1::Start start, AwaitStart(channel));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                   setup.endpoint->Connect(
+                       {start.addresses().begin(), start.addresses().end()},
+                       {start.transport_versions().begin(), start.transport_versions().end()}));
+  AbortListener listener(channel, *transport);
+  Trainer trainer(channel, setup, *transport, log);
+  const absl::Status status = trainer.Run();
+  step = trainer.step();
+  return status;
+}
+
+}  // namespace
+
+absl::Status RunTrainer(Channel& channel, const TrainerOptions& options, Logger log) {
+  v1::CoordinatorMessage message;
+  RETURN_IF_ERROR(channel.Read(message));
+  if (!message.has_configure())
+    return absl::InternalError("the first message to a trainer must configure it");
+  const v1::Configure& configure = message.configure();
+  int64_t step = 0;
+  const absl::Status status = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(Setup setup, MakeSetup(configure, options));
+    return Train(channel, setup, log.With("rank", setup.rank), step);
+  }();
+  if (status.ok()) return status;
+  v1::TrainerReport report;
+  report.set_job_id(configure.job_id());
+  report.set_epoch(configure.epoch());
+  report.set_rank(configure.rank());
+  *report.mutable_failed() = EncodeFailure(status, step);
+  // The daemon reports our exit whether or not it could be told why.
+  channel.Write(report).IgnoreError();
+  return status;
+}
+
+}  // namespace esteira
