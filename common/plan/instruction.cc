@@ -1,5 +1,6 @@
 #include "common/plan/instruction.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -179,11 +180,11 @@ std::string ToText(const Instruction& instruction) {
 
 absl::StatusOr<Instruction> ParseInstruction(absl::string_view text) {
   Instruction instruction;
-  bool first = true;
-  for (absl::string_view word : absl::StrSplit(text, ' ')) {
-    RETURN_IF_ERROR(first ? ParseHead(text, word, instruction)
-                          : ParseSlot(text, word, instruction));
-    first = false;
+  const size_t head = std::min(text.find(' '), text.size());
+  RETURN_IF_ERROR(ParseHead(text, text.substr(0, head), instruction));
+  if (head == text.size()) return instruction;
+  for (absl::string_view word : absl::StrSplit(text.substr(head + 1), ' ')) {
+    RETURN_IF_ERROR(ParseSlot(text, word, instruction));
   }
   return instruction;
 }

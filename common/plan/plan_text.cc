@@ -111,7 +111,7 @@ class Reader {
 
   bool complete() const { return complete_; }
   bool AtEnd() const { return next_ == lines_.size(); }
-  absl::string_view Peek() const { return AtEnd() ? absl::string_view() : lines_[next_]; }
+  absl::string_view Peek() const { return AtEnd() ? absl::string_view("") : lines_[next_]; }
   void Skip() { ++next_; }
   bool At(absl::string_view word) const {
     absl::string_view line = Peek();

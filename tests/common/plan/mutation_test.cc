@@ -299,6 +299,24 @@ TEST_P(MutationTest, NoDamageOfEvaluateProgramsPasses) {
   }
 }
 
+// With what the planner's schedules do not have: I and W apart, and neighbours on one rank that are
+// not of one chunk.
+TEST(HandMadeMutationTest, NoDamagePasses) {
+  for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
+    for (const bool train : {true, false}) {
+      for (size_t rank = 0; rank < plan.train.size(); ++rank) Damage(plan, train, {rank}).All();
+      for (size_t stage = 0; stage < static_cast<size_t>(plan.layout.stages); ++stage) {
+        std::vector<size_t> ranks;
+        for (size_t rank = stage; rank < plan.train.size();
+             rank += static_cast<size_t>(plan.layout.stages)) {
+          ranks.push_back(rank);
+        }
+        Damage(plan, train, ranks).All();
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, MutationTest,
     testing::Values(Case{"gpipe_zero0", "gpipe", 0, false, kAll, 1, Recompute::kNone, 2},

@@ -203,6 +203,89 @@ Plan OneRankPlan() {
   return MakeHandMadePlan(TinyModel(1, true), layout, {stage});
 }
 
+Plan VShapePlan() {
+  Layout layout;
+  layout.stages = 2;
+  layout.chunks_per_stage = 2;
+  layout.replicas = 2;
+  layout.zero = 2;
+  layout.boundaries = {0, 1, 2, 3, 4};
+  layout.global_batch_size = 4;
+  layout.micro_batch_size = 1;
+  layout.sequence_length = 4;
+  HandMadeStage ends;
+  ends.units = {0, 3, 4, 5};
+  ends.train = {"0F0 y0",
+                "0SEND_ACT0>1 y0",
+                "0F1 y1",
+                "0SEND_ACT1>1 y1",
+                "3RECV_ACT0<1 x0",
+                "3F0 x0 s0",
+                "3CLEAR w0",
+                "5CLEAR w1",
+                "3B0 x0 dx0 s0",
+                "3SEND_GRAD0>1 dx0",
+                "3RECV_ACT1<1 x1",
+                "3F1 x1 s0",
+                "3B1 x1 dx1 s0",
+                "3SEND_GRAD1>1 dx1",
+                "3REDUCE w0",
+                "5REDUCE w1",
+                "0RECV_GRAD0<1 dy0",
+                "0CLEAR w0",
+                "4CLEAR w1",
+                "0B0 dy0",
+                "0RECV_GRAD1<1 dy0",
+                "0B1 dy0",
+                "0REDUCE w0",
+                "4REDUCE w1",
+                "5TIE_GRAD",
+                "NORM",
+                "0STEP",
+                "3STEP",
+                "4STEP",
+                "0GATHER",
+                "3GATHER",
+                "4GATHER"};
+  ends.evaluate = {"0F0 y0",          "0SEND_ACT0>1 y0", "0F1 y0",
+                   "0SEND_ACT1>1 y0", "3RECV_ACT0<1 x1", "3F0 x1 s0",
+                   "3RECV_ACT1<1 x1", "3F1 x1 s0",       "NORM"};
+  HandMadeStage blocks;
+  blocks.units = {1, 2};
+  blocks.train = {"1RECV_ACT0<0 x0",
+                  "1F0 x0 y1 s0",
+                  "2F0 x1 y2 s1",
+                  "2SEND_ACT0>0 y2",
+                  "1RECV_ACT1<0 x2",
+                  "1F1 x2 y3 s2",
+                  "2F1 x3 y4 s3",
+                  "2SEND_ACT1>0 y4",
+                  "1CLEAR w0",
+                  "2CLEAR w1",
+                  "2RECV_GRAD0<0 dy0",
+                  "2I0 x1 dx1 dy0 s1",
+                  "1I0 x0 dx2 dy1 s0",
+                  "1SEND_GRAD0>0 dx2",
+                  "2W0 x1 dy0 s1",
+                  "1W0 x0 dy1 s0",
+                  "2RECV_GRAD1<0 dy0",
+                  "2B1 x3 dx1 dy0 s3",
+                  "1I1 x2 dx2 dy1 s2",
+                  "1SEND_GRAD1>0 dx2",
+                  "1W1 x2 dy1 s2",
+                  "2REDUCE w1",
+                  "1REDUCE w0",
+                  "NORM",
+                  "1STEP",
+                  "2STEP",
+                  "1GATHER",
+                  "2GATHER"};
+  blocks.evaluate = {"1RECV_ACT0<0 x0", "1F0 x0 y1 s0",    "2F0 x1 y2 s0",
+                     "2SEND_ACT0>0 y2", "1RECV_ACT1<0 x0", "1F1 x0 y1 s0",
+                     "2F1 x1 y2 s0",    "2SEND_ACT1>0 y2", "NORM"};
+  return MakeHandMadePlan(TinyModel(2, true), layout, {ends, blocks});
+}
+
 Plan WithoutSlots(Plan plan) {
   for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
     for (Program& program : *programs) {

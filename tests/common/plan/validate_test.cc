@@ -68,7 +68,7 @@ void ExpectFirst(const Plan& plan, const std::string& name, const std::string& w
 }
 
 TEST(ValidateTest, AcceptsGoodPlansInEveryPhase) {
-  for (const Plan& plan : {TwoStagePlan(), OneRankPlan()}) {
+  for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
     EXPECT_EQ(Validate(plan), absl::OkStatus());
     EXPECT_EQ(Validate(WithoutSlots(plan), Phase::kOverlapped), absl::OkStatus());
     EXPECT_EQ(Validate(WithoutSlots(plan), Phase::kZero), absl::OkStatus());

@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/plan/shard_map.h"
+#include "common/plan/sizes.h"
+#include "common/plan/validate.h"
+#include "tests/common/plan/test_plans.h"
+
+namespace esteira {
+namespace {
+
+// Elements of the padded flat buffers of some units, and of one shard of each.
+struct Elements {
+  int64_t whole = 0;
+  int64_t shard = 0;
+};
+Elements ElementsOf(const Plan& plan, const std::vector<int>& held) {
+  const std::vector<UnitSpec> units = MakeUnits(plan.model);
+  Elements elements;
+  for (int unit : held) {
+    const ShardMap map(units[static_cast<size_t>(unit)].flat_elements, plan.layout.replicas);
+    elements.whole += map.padded_elements();
+    elements.shard += map.shard_elements();
+  }
+  return elements;
+}
+
+MemoryUse Count(const Plan& plan, size_t rank) {
+  return CountMemory(plan, plan.train[rank], plan.evaluate[rank]);
+}
+
+TEST(MemoryTest, EachZeroLevelShardsMore) {
+  Plan plan = TwoStagePlan();
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    plan.precision = precision;
+    for (int zero = 0; zero <= 3; ++zero) {
+      plan.layout.zero = zero;
+      const Elements elements = ElementsOf(plan, {0, 1});
+      const MemoryUse use = Count(plan, 0);
+      EXPECT_EQ(use.parameters, (zero < 3 ? elements.whole : elements.shard) * BytesOf(precision));
+      EXPECT_EQ(use.gradients, (zero < 2 ? elements.whole : elements.shard) * 4);
+      EXPECT_EQ(use.optimizer, (zero < 1 ? elements.whole : elements.shard) * 12);
+    }
+  }
+}
+
+// The head end uses the owner's parameters on one rank, has its own gradients, and never optimizer
+// states.
+TEST(MemoryTest, EndsOfATiedTable) {
+  const Plan one = VShapePlan();
+  EXPECT_EQ(Count(one, 0).parameters, ElementsOf(one, {0, 3, 4}).whole * 4);
+  EXPECT_EQ(Count(one, 0).gradients, ElementsOf(one, {0, 3, 4, 5}).shard * 4);
+  EXPECT_EQ(Count(one, 0).optimizer, ElementsOf(one, {0, 3, 4}).shard * 12);
+  Plan two = one;
+  two.train[0].units = {0, 4};
+  EXPECT_EQ(Count(two, 0).parameters, ElementsOf(two, {0, 4}).whole * 4);
+  two.train[0].units = {3, 5};
+  EXPECT_EQ(Count(two, 0).parameters, ElementsOf(two, {3, 5}).whole * 4);
+  EXPECT_EQ(Count(two, 0).optimizer, ElementsOf(two, {3}).shard * 12);
+}
+
+TEST(MemoryTest, SlotsAreShared) {
+  Plan plan = TwoStagePlan();
+  plan.train[0].slots = {{{100, 3}, {10, 2}, {1, 0}, {}, {}}};
+  plan.evaluate[0].slots = {{{100, 1}, {10, 4}, {1, 5}, {}, {}}};
+  EXPECT_EQ(Count(plan, 0).slots, 300 + 40 + 5);
+}
+
+TEST(MemoryTest, WorkspaceOfTheLargestUnit) {
+  const Plan plan = TwoStagePlan();
+  const std::vector<UnitSpec> units = MakeUnits(plan.model);
+  int64_t largest = 0;
+  for (size_t unit : {0u, 1u}) {
+    largest =
+        std::max(largest, WorkspaceLayout(plan.model, units[unit], 1, 4, plan.precision).bytes);
+  }
+  const int64_t padded = std::max(ElementsOf(plan, {0}).whole, ElementsOf(plan, {1}).whole);
+  EXPECT_EQ(Count(plan, 0).workspace, largest + ReduceScratchBytes(padded, 2));
+  EXPECT_GT(ReduceScratchBytes(padded, 2), 0);
+}
+
+TEST(MemoryTest, ValidatesAgainstABudget) {
+  const Plan plan = TwoStagePlan();
+  std::vector<int64_t> budget;
+  for (size_t rank = 0; rank < 4; ++rank) budget.push_back(Count(plan, rank).total());
+  EXPECT_EQ(ValidateMemory(plan, budget), absl::OkStatus());
+  --budget[2];
+  const absl::Status status = ValidateMemory(plan, budget);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message().find("memory: rank 2: expected at most "), 0u) << status;
+  budget.pop_back();
+  EXPECT_EQ(ValidateMemory(plan, budget).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace esteira
