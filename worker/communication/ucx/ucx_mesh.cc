@@ -56,6 +56,7 @@ UcxMesh::UcxMesh(std::unique_ptr<UcpWorker> worker, const FrameIdentity& self)
 UcxMesh::~UcxMesh() { worker_.reset(); }
 
 void UcxMesh::Connect(const std::vector<std::string>& addresses) {
+  if (!failed_.ok()) return;
   for (Peer& peer : peers_) {
     if (peer.rank == self_.rank) continue;
     const std::string& address = addresses[static_cast<size_t>(peer.rank)];

@@ -12,6 +12,8 @@
 namespace esteira {
 namespace {
 
+// So that a stream of messages cannot keep deadlines and new work waiting.
+constexpr int kMostTurns = 64;
 constexpr size_t kMostReasonBytes = 1024;
 // UCX gives all buffers back a moment after its endpoints are closed by force.
 constexpr absl::Duration kDrainLimit = absl::Seconds(2);
@@ -19,10 +21,13 @@ constexpr absl::Duration kDrainLimit = absl::Seconds(2);
 }  // namespace
 
 bool UcxMesh::Progress() {
-  bool moved = false;
-  while (worker_->get() != nullptr && ucp_worker_progress(worker_->get()) != 0) moved = true;
+  int turns = 0;
+  while (turns < kMostTurns && worker_->get() != nullptr &&
+         ucp_worker_progress(worker_->get()) != 0) {
+    ++turns;
+  }
   ActOnNotes();
-  return moved;
+  return turns > 0;
 }
 
 void UcxMesh::ActOnNotes() {

@@ -129,6 +129,7 @@ TEST_F(UcxTransportTest, ARankOfAnotherEpochIsNotHeard) {
     EXPECT_THAT(status.message(), HasSubstr("connecting the mesh"));
     EXPECT_THAT(status.message(), HasSubstr("rank"));
   }
+  EXPECT_FALSE(endpoints_[0]->Connect(addresses_, versions_).ok()) << "it has failed for good";
 }
 
 TEST_F(UcxTransportTest, AStaleRankIsDroppedByAMeshThatStands) {
