@@ -1,4 +1,5 @@
 // Device, Buffer, Stream and Event of every backend.
+#include "worker/device/cpu/cpu_event.h"
 #include "worker/device/device.h"
 
 #include <gmock/gmock.h>
@@ -298,6 +299,17 @@ TEST_P(DeviceTest, StatusAndEventsMayBeReadFromAnyThread) {
   stop = true;
   reader.join();
   EXPECT_EQ(notes_.size(), 2000u);
+}
+
+TEST(EventState, AGenerationIsReachedByItsOwnEndOnly) {
+  EventState state;
+  const uint64_t first = state.BeginGeneration();
+  const uint64_t second = state.BeginGeneration();
+  state.EndGeneration(second);
+  EXPECT_TRUE(state.Reached(second));
+  EXPECT_FALSE(state.Reached(first));
+  state.EndGeneration(first);
+  EXPECT_TRUE(state.Reached(first));
 }
 
 TEST(NoCudaDevice, SaysWhatToDo) {
