@@ -21,7 +21,7 @@ struct MeshKind {
 };
 inline void PrintTo(const MeshKind& kind, std::ostream* out) { *out << kind.name; }
 
-// Every transport that is built.
+// Every transport that this build can run.
 std::vector<MeshKind> MeshKinds();
 
 // Calls `body` once a rank, each on its own thread, and joins them.
