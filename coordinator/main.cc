@@ -1,4 +1,5 @@
 // esteira-coordinator: wiring only.
+#include <grpcpp/impl/service_type.h>
 #include <prometheus/registry.h>
 
 #include <csignal>

@@ -33,7 +33,8 @@ class LogReader {
   struct Cursor {
     std::string path;
     int64_t offset = 0;  // of the first byte that is not in `buffer`
-    std::string buffer;  // read and not yet given out
+    std::string buffer;
+    size_t used = 0;  // bytes of `buffer` that are given out
     std::optional<LogEntry> head;
   };
 
