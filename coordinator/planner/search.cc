@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kLargestTriedMicroBatch = 64;
 constexpr double kClearlyFaster = 0.99;
+// Larger plans are tried only when no smaller one runs.
+constexpr int64_t kQuicklyTriedInstructions = int64_t{1} << 18;
 
 std::vector<int> Divisors(int number) {
   std::vector<int> divisors;
@@ -80,11 +82,11 @@ std::vector<std::vector<Layout>> OpenLayouts(const JobSpec& job, const ClusterSp
 
 // An upper bound of the instructions of all ranks: forward, backward, recomputation, and sharding
 // of each.
-bool IsTooLarge(const JobSpec& job, const Layout& layout) {
+double MostInstructions(const JobSpec& job, const Layout& layout) {
   const double micro_batches =
       static_cast<double>(layout.global_batch_size) / static_cast<double>(layout.micro_batch_size) +
       layout.replicas;
-  return 9.0 * micro_batches * NumComputeUnits(job.model) > static_cast<double>(kMaxInstructions);
+  return 9.0 * micro_batches * NumComputeUnits(job.model);
 }
 
 // Lowered without validation: what MakePlan returns in the end is validated.
@@ -107,6 +109,30 @@ absl::StatusOr<Candidate> Try(const JobSpec& job, const ClusterSpec& cluster,
 bool Fits(const Prediction& prediction, const ClusterSpec& cluster) {
   return cluster.memory_bytes_per_worker == 0 ||
          PeakBytes(prediction) <= cluster.memory_bytes_per_worker;
+}
+
+absl::StatusOr<SearchResult> TryAll(const JobSpec& job, const ClusterSpec& cluster,
+                                    int64_t max_instructions) {
+  SearchResult result;
+  for (const std::vector<Layout>& layouts : OpenLayouts(job, cluster)) {
+    for (const Layout& layout : layouts) {
+      if (MostInstructions(job, layout) > static_cast<double>(max_instructions)) continue;
+      ASSIGN_OR_RETURN(Candidate candidate, Try(job, cluster, layout));
+      const Prediction& prediction = candidate.prediction;
+      if (Fits(prediction, cluster)) {
+        if (!result.fastest.has_value() ||
+            prediction.step_seconds < kClearlyFaster * result.fastest->prediction.step_seconds) {
+          result.fastest = std::move(candidate);
+        }
+        break;
+      }
+      if (!result.smallest.has_value() ||
+          PeakBytes(prediction) < PeakBytes(result.smallest->prediction)) {
+        result.smallest = std::move(candidate);
+      }
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -141,26 +167,9 @@ int64_t PeakBytes(const Prediction& prediction) {
 }
 
 absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster) {
-  SearchResult result;
-  for (const std::vector<Layout>& layouts : OpenLayouts(job, cluster)) {
-    for (const Layout& layout : layouts) {
-      if (IsTooLarge(job, layout)) continue;
-      ASSIGN_OR_RETURN(Candidate candidate, Try(job, cluster, layout));
-      const Prediction& prediction = candidate.prediction;
-      if (Fits(prediction, cluster)) {
-        if (!result.fastest.has_value() ||
-            prediction.step_seconds < kClearlyFaster * result.fastest->prediction.step_seconds) {
-          result.fastest = std::move(candidate);
-        }
-        break;
-      }
-      if (!result.smallest.has_value() ||
-          PeakBytes(prediction) < PeakBytes(result.smallest->prediction)) {
-        result.smallest = std::move(candidate);
-      }
-    }
-  }
-  return result;
+  ASSIGN_OR_RETURN(SearchResult result, TryAll(job, cluster, kQuicklyTriedInstructions));
+  if (result.fastest.has_value()) return result;
+  return TryAll(job, cluster, kMaxInstructions);
 }
 
 }  // namespace esteira

@@ -13,7 +13,7 @@
 namespace esteira {
 
 // Above it a plan is too large to send and to hold; fewer, larger micro-batches do the same work.
-inline constexpr int64_t kMaxInstructions = int64_t{1} << 23;
+inline constexpr int64_t kMaxInstructions = int64_t{1} << 21;
 
 struct Shape {
   int stages = 1;
