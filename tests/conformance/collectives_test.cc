@@ -24,7 +24,7 @@ constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kDirect, Algor
 float Value(int rank, size_t index) {
   const auto x =
       static_cast<float>((index * 2654435761u + static_cast<size_t>(rank) * 97u) % 10007u);
-  return std::ldexp(x - 5000.0F, rank % 3 * 5 - 7);
+  return std::ldexp(x - 5000.0F, rank % 3 * 9 - 7);
 }
 
 Floats Input(int rank, size_t elements) {
