@@ -127,8 +127,8 @@ absl::Status StartCoordinator(const LocalClusterOptions& options, LocalCluster& 
            absl::StrCat("--port_file=", ports_path)}));
   cluster.daemons.push_back(coordinator);
   ASSIGN_OR_RETURN(const json ports, AwaitPorts(coordinator, ports_path));
-  cluster.server = ports.value("listen", "");
-  cluster.daemons.back().metrics = ports.value("metrics", "");
+  cluster.server = ports.value("address", "");
+  cluster.daemons.back().metrics = ports.value("metrics_address", "");
   return absl::OkStatus();
 }
 
@@ -152,7 +152,7 @@ absl::Status StartWorkers(const LocalClusterOptions& options, LocalCluster& clus
     LocalDaemon& worker = cluster.daemons[i];
     ASSIGN_OR_RETURN(const json ports, AwaitPorts(worker, absl::StrCat(options.directory, "/",
                                                                        worker.name, ".ports")));
-    worker.metrics = ports.value("metrics", "");
+    worker.metrics = ports.value("metrics_address", "");
   }
   return absl::OkStatus();
 }

@@ -96,7 +96,7 @@ absl::Status WritePortFile(const std::string& metrics_address) {
   if (path.empty()) return absl::OkStatus();
   RealFileSystem files;
   return WriteFileAtomically(files, path,
-                             absl::StrCat("{\"metrics\": \"", metrics_address, "\"}\n"));
+                             absl::StrCat("{\"metrics_address\": \"", metrics_address, "\"}\n"));
 }
 
 // SIGTERM and SIGINT are taken by a thread of their own: every other thread has them blocked.
