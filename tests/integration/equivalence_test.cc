@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -170,6 +169,24 @@ TEST_P(EquivalenceTest, FewerMicroBatchesThanStagesAndReplicas) {
   comparison.Check(WithLayout(job, 4, 1, 2, "1f1b", kAll));
   comparison.Check(WithLayout(job, 4, 3, 3, "gpipe", kAll));
   comparison.Check(WithLayout(job, 1, 3, 0, "1f1b", kAll));
+}
+
+// Its gradient sums travel between the ends in two pieces, and its reduction is large enough for a
+// ring.
+TEST(LargeTableTest, IsTiedAndReducedAsASmallOne) {
+  JobSpec job = ToyJob(Architecture::kGpt2);
+  job.model.vocab_size = 70000;
+  job.global_batch_size = 3;
+  job.layout.micro_batch_size = 1;
+  job.gradient_clip_norm = 0.01;
+  Comparison comparison(job, 2);
+  for (int replicas : {1, 3}) {
+    for (int stages : {1, 2}) {
+      for (int zero : {0, 3}) {
+        comparison.Check(WithLayout(job, stages, replicas, zero, "1f1b", kAll));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, EquivalenceTest,

@@ -27,6 +27,15 @@ void Queues::Guard(Queue queue) {
   (*this)[queue].Enqueue([this] { return FirstFailure(); });
 }
 
+absl::Status Queues::Fail(const absl::Status& cause) {
+  absl::MutexLock lock(&mutex_);
+  if (cause_.ok()) {
+    cause_ = cause;
+    transport_.Abort(cause_);
+  }
+  return cause_;
+}
+
 absl::Status Queues::Synchronize() {
   for (const auto& stream : streams_) stream->Synchronize().IgnoreError();
   return FirstFailure();

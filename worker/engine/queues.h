@@ -22,6 +22,8 @@ class Queues {
   Stream& operator[](Queue queue) const { return *streams_[static_cast<size_t>(queue)]; }
   // Enqueues a check that no queue has failed; work behind it is skipped when one has.
   void Guard(Queue queue);
+  // Ends all queues with a failure that was found elsewhere; returns the first cause.
+  absl::Status Fail(const absl::Status& cause);
   // Blocks until all queues are empty; the first cause of failure, if any.
   absl::Status Synchronize();
 
