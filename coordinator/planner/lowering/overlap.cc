@@ -34,9 +34,9 @@ int Earlier(const Instructions& instructions, int i) {
   const bool receive = instruction.op == Op::kRecvAct || instruction.op == Op::kRecvGrad;
   if (!receive && instruction.op != Op::kGather) return -1;
   if (NearestCompute(instructions, i, 1) < 0) return -1;  // the end of the step
-  const int previous = NearestCompute(instructions, i, -1);
-  if (previous < 0 || receive) return previous;
-  return Has(instructions, previous, i, Op::kRelease, instruction.unit) ? -1 : previous;
+  // Between two gathers of a unit there is a use of another unit, so this passes no RELEASE of its
+  // own unit.
+  return NearestCompute(instructions, i, -1);
 }
 
 // The compute instruction after which instruction `i` may stand, or -1 to leave it.

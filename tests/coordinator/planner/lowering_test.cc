@@ -134,6 +134,24 @@ TEST(LoweringTest, EmptyMicroBatchesStandAtTheEndOfAReplica) {
   EXPECT_EQ(batches(2), (std::vector<MicroBatch>{{7, 0}, {7, 0}}));
 }
 
+// A stage may compute micro-batches in another order than they arrive in: the queues keep the
+// sender's order.
+TEST(LoweringTest, ReceivesKeepTheOrderOfTheSends) {
+  const ModelSpec model = ToyModel(2, false);
+  absl::StatusOr<Plan> plan = Generate(model, ToyLayout(model, 2, 1, 3, "gpipe"), Precision::kFp32);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<Instruction>& instructions = plan->train[1].instructions;
+  std::swap(instructions[0], instructions[2]);  // F2 F1 F0
+  plan = Lower(*std::move(plan));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::string received;
+  for (const Instruction& instruction : plan->train[1].instructions) {
+    if (instruction.op == Op::kRecvAct) received += std::to_string(instruction.micro_batch);
+    if (instruction.op == Op::kForward && instruction.unit == 3) received += "F";
+  }
+  EXPECT_EQ(received, "012FFF");
+}
+
 TEST(LoweringTest, OneRankReducesEachUnitOnceIntoTheSums) {
   const ModelSpec model = ToyModel(1, false);
   const auto plan = MakeLowered(model, ToyLayout(model, 1, 1, 2, "1f1b"));
