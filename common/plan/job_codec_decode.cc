@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -87,7 +86,7 @@ class Decoder {
               bool open_max = false) {
     const bool above = open_min ? value > min : value >= min;
     const bool below = open_max ? value < max : value <= max;
-    if (std::isfinite(value) && above && below) return value;
+    if (above && below) return value;  // neither holds for NaN
     Add(field, absl::StrCat("is ", value, "; give a number ", open_min ? "above " : "from ", min,
                             open_max ? " and below " : " to ", max));
     return min;
