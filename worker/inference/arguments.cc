@@ -2,7 +2,6 @@
 #include <functional>
 #include <map>
 #include <ostream>
-#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -21,16 +20,14 @@ constexpr char kGenerateHelp[] =
     "  --tokens N        how many tokens to sample (200)\n"
     "  --temperature T   0: always the most likely token (0.8)\n"
     "  --seed S          the same seed gives the same text (0)\n"
-    "  --threads N       of the kernels (the machine's cores)\n";
+    "  --threads N       of the kernels (1)\n";
 constexpr char kEvaluateHelp[] =
     "Mean loss and perplexity of a model over a data file.\n"
     "  evaluate DIR --data PATH [-o text|json] [--threads N]\n"
     "DIR: a checkpoint, an export, or a directory of checkpoints (the newest is taken)\n"
     "  --data PATH       text, or a .bin of uint16 tokens\n"
     "  -o, --output      text or json (text)\n"
-    "  --threads N       of the kernels (the machine's cores)\n";
-
-int MachineThreads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+    "  --threads N       of the kernels (1)\n";
 
 // What an option does with its value; false when the value is none.
 using Setter = std::function<bool(const std::string&)>;
@@ -90,7 +87,6 @@ absl::Status GenerateMain(const std::vector<std::string>& arguments, std::ostrea
     return absl::OkStatus();
   }
   GenerateOptions options;
-  options.threads = MachineThreads();
   const std::map<std::string, Setter> setters = {
       {"--prompt", Text(options.prompt)},
       {"--tokens",
@@ -114,7 +110,6 @@ absl::Status EvaluateMain(const std::vector<std::string>& arguments, std::ostrea
     return absl::OkStatus();
   }
   EvaluateOptions options;
-  options.threads = MachineThreads();
   const Setter output = [&](const std::string& value) {
     options.json = value == "json";
     return value == "json" || value == "text";
