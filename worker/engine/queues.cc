@@ -28,7 +28,7 @@ void Queues::Guard(Queue queue) {
 }
 
 absl::Status Queues::Fail(const absl::Status& cause) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (cause_.ok()) {
     cause_ = cause;
     transport_.Abort(cause_);
@@ -42,7 +42,7 @@ absl::Status Queues::Synchronize() {
 }
 
 absl::Status Queues::FirstFailure() {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (!cause_.ok()) return cause_;
   for (const auto& stream : streams_) {
     cause_ = stream->status();

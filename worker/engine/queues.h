@@ -2,10 +2,9 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "common/plan/instruction.h"
 #include "worker/communication/transport.h"
 #include "worker/device/device.h"
@@ -32,8 +31,8 @@ class Queues {
   absl::Status FirstFailure();
 
   Transport& transport_;
-  absl::Mutex mutex_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  absl::Status cause_;  // guarded by mutex_
   std::array<std::unique_ptr<Stream>, kNumQueues> streams_;
 };
 
