@@ -65,8 +65,10 @@ std::optional<Action> DecideFailure(const ActiveJob& active, const State& state,
   if (group.verdict) {
     return EndJob{id, JobState::kFailed, group.verdict->reason, group.verdict->message};
   }
-  // An echo came first: its cause is known within one lease, or not at all.
-  if (group.first_echo && now - *group.first_echo >= state.options.membership.lease) {
+  // An echo came first: its cause is known within one lease, or when the last rank has left, or not
+  // at all.
+  if (group.first_echo &&
+      (group.AllDone() || now - *group.first_echo >= state.options.membership.lease)) {
     const FailureRecord& echo = active.job.failures.front();
     return EndJob{id, JobState::kFailed, "TRAINER_FAILED",
                   absl::StrCat("rank ", echo.rank, " on worker ", echo.worker, ": ", echo.cause)};

@@ -1,5 +1,6 @@
 #include "worker/trainer/trainer.h"
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -148,24 +149,29 @@ absl::Status Trainer::WriteCheckpoint() {
 }
 
 // Reads the channel while the engine runs: an abort, or the daemon's end, aborts the transport, and
-// with it every wait of the engine. Ends with the channel.
+// with it every wait of the engine.
 class AbortListener {
  public:
   AbortListener(Channel& channel, Transport& transport)
-      : channel_(channel), thread_([&channel, &transport] {
-          v1::CoordinatorMessage message;
-          while (channel.Read(message).ok()) {
-            if (message.has_abort()) transport.Abort(absl::AbortedError(message.abort().message()));
-          }
-          transport.Abort(absl::AbortedError("the worker daemon is gone"));
-        }) {}
+      : channel_(channel), transport_(transport), thread_([this] { Listen(); }) {}
   ~AbortListener() {
+    finished_ = true;
     channel_.StopReading();
     thread_.join();
   }
 
  private:
+  void Listen() {
+    v1::CoordinatorMessage message;
+    while (channel_.Read(message).ok()) {
+      if (message.has_abort()) transport_.Abort(absl::AbortedError(message.abort().message()));
+    }
+    if (!finished_) transport_.Abort(absl::AbortedError("the worker daemon is gone"));
+  }
+
   Channel& channel_;
+  Transport& transport_;
+  std::atomic<bool> finished_ = false;
   std::thread thread_;
 };
 
