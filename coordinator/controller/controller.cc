@@ -33,6 +33,8 @@ void Controller::Stop() {
   for (const auto& [job_id, wakes] : watches_) {
     for (const auto& [number, wake] : wakes) wake();
   }
+  watches_.clear();
+  watched_jobs_.clear();
 }
 
 // ---- Recovery.
@@ -170,7 +172,10 @@ bool Controller::Flush() {
   disk_failed_ = false;
   AddAcknowledgements(acknowledgements);
   held_.push_back(std::move(acknowledgements.out));
-  for (Outbox& out : std::exchange(held_, {})) Deliver(out);
+  const std::vector<Outbox> outs = std::exchange(held_, {});
+  for (const Outbox& out : outs) Deliver(out);
+  // Who asked hears of it when the workers have.
+  for (const Outbox& out : outs) Answer(out);
   return true;
 }
 
@@ -183,19 +188,20 @@ absl::Status Controller::Commit(const std::vector<JobWrite>& writes) {
   return status;
 }
 
-void Controller::Deliver(Outbox& out) {
+void Controller::Deliver(const Outbox& out) {
   WriteLines(out);
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [session, command] : out.commands) {
-      const auto it = sessions_.find(session);
-      if (it != sessions_.end()) it->second->Send(command);
-    }
-    for (const auto& [session, status] : out.closes) {
-      const auto it = sessions_.find(session);
-      if (it != sessions_.end()) it->second->Close(status);
-    }
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [session, command] : out.commands) {
+    const auto it = sessions_.find(session);
+    if (it != sessions_.end()) it->second->Send(command);
   }
+  for (const auto& [session, status] : out.closes) {
+    const auto it = sessions_.find(session);
+    if (it != sessions_.end()) it->second->Close(status);
+  }
+}
+
+void Controller::Answer(const Outbox& out) {
   for (const std::function<void()>& reply : out.replies) reply();
   absl::MutexLock lock(&watch_mutex_);
   for (const std::string& job_id : out.changed_jobs) {

@@ -89,7 +89,8 @@ class Controller {
   void AddAcknowledgements(Turn& turn);
   bool Flush();
   absl::Status Commit(const std::vector<JobWrite>& writes);
-  void Deliver(Outbox& out);
+  void Deliver(const Outbox& out);
+  void Answer(const Outbox& out);
   void WriteLines(const Outbox& out);
   void UpdateGauges();
   void Post(Event event);

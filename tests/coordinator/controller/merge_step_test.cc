@@ -1,0 +1,86 @@
+#include "coordinator/controller/merge_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace esteira {
+namespace {
+
+using ::testing::ElementsAre;
+
+StepPart Part(double seconds, double bubble, uint64_t hash) {
+  StepPart part;
+  part.record.step = 7;
+  part.record.loss = 2;
+  part.record.tokens = 100;
+  part.record.step_seconds = seconds;
+  part.record.bubble_ratio = bubble;
+  part.hash_part = hash;
+  part.memory = MemoryUse{1, 2, 3, 4, 5};
+  return part;
+}
+
+TEST(MergeStep, SlowestMeanAndSumModulo) {
+  const auto merged =
+      MergeStep({Part(1, 0.1, ~uint64_t{0}), Part(2, 0.3, 3)}, {4, 1000, 10, /*with_memory=*/true});
+  ASSERT_TRUE(merged.ok());
+  const StepRecord& record = merged->record;
+  EXPECT_EQ(record.step, 7);
+  EXPECT_EQ(record.epoch, 4);
+  EXPECT_EQ(record.step_seconds, 2);
+  EXPECT_DOUBLE_EQ(record.bubble_ratio, 0.2);
+  EXPECT_EQ(record.parameter_hash, "0000000000000002");
+  EXPECT_EQ(record.tokens_per_second, 50);
+  EXPECT_DOUBLE_EQ(record.model_flops_utilization, 0.5);
+  EXPECT_EQ(record.memory.size(), 2u);
+}
+
+TEST(MergeStep, AHashWithoutEveryPartIsNone) {
+  std::vector<std::optional<StepPart>> parts = {std::nullopt, Part(1, 0, 1)};
+  EXPECT_EQ(MergeStep(parts, {})->record.parameter_hash, "");
+  parts = {Part(1, 0, 1), Part(1, 0, 1)};
+  parts[0]->hash_part.reset();
+  EXPECT_EQ(MergeStep(parts, {})->record.parameter_hash, "");
+}
+
+TEST(MergeStep, TakesValidationAndCauseFromWhoeverHasThem) {
+  std::vector<std::optional<StepPart>> parts = {Part(1, 0, 1), Part(1, 0, 1)};
+  parts[1]->record.validation_loss = 4;
+  parts[1]->record.skipped = true;
+  parts[1]->record.skip_cause = "rank 1 unit 2";
+  parts[0]->sample_ids = {9, 1};
+  parts[1]->sample_ids = {1, 4};
+  const auto merged = MergeStep(parts, {});
+  EXPECT_EQ(merged->record.validation_loss, 4);
+  EXPECT_TRUE(merged->record.skipped);
+  EXPECT_EQ(merged->record.skip_cause, "rank 1 unit 2");
+  EXPECT_THAT(merged->sample_ids, ElementsAre(1, 4, 9));
+}
+
+TEST(MergeStep, DisagreementOfAnythingThatMustBeEqual) {
+  const auto differs = [](void (*change)(StepRecord&)) {
+    std::vector<std::optional<StepPart>> parts = {Part(1, 0, 1), Part(1, 0, 1), Part(1, 0, 1)};
+    for (auto& part : parts) part->record.validation_loss = 1;
+    change(parts[2]->record);
+    return MergeStep(parts, {}).status().code() == absl::StatusCode::kInternal;
+  };
+  EXPECT_FALSE(differs([](StepRecord&) {}));
+  EXPECT_TRUE(differs([](StepRecord& r) { r.loss = -2; }));
+  EXPECT_TRUE(differs([](StepRecord& r) { r.gradient_norm = -0.0; })) << "to the bit";
+  EXPECT_TRUE(differs([](StepRecord& r) { r.valid_tokens = 1; }));
+  EXPECT_TRUE(differs([](StepRecord& r) { r.validation_loss = 2; }));
+}
+
+TEST(MergeStep, NanAgreesWithNan) {
+  std::vector<std::optional<StepPart>> parts = {Part(0, 0, 1), Part(0, 0, 1)};
+  parts[0]->record.loss = std::numeric_limits<double>::quiet_NaN();
+  parts[1]->record.loss = -std::numeric_limits<double>::quiet_NaN();
+  const auto merged = MergeStep(parts, {});
+  ASSERT_TRUE(merged.ok());
+  EXPECT_EQ(merged->record.tokens_per_second, 0) << "no time, no rate";
+}
+
+}  // namespace
+}  // namespace esteira

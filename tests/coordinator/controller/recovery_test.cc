@@ -1,0 +1,109 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/controller/harness.h"
+
+namespace esteira {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RecoveryTest : public ControllerHarness {
+ protected:
+  void RestartCoordinator() {
+    StopCoordinator();
+    StartCoordinator();
+  }
+};
+
+TEST_F(RecoveryTest, HealthyTrainingGoesOn) {
+  RunJob(2);
+  Report("a", Place(0), Step(1));
+  Report("b", Place(1), Step(1));
+  Report("a", Place(0), Step(2));  // not acknowledged: b's is missing
+  RestartCoordinator();
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Connect("a", Place(0));
+  Connect("b", Place(1));
+  Report("a", Place(0), Step(2));
+  Report("b", Place(1), Step(1));  // sent again although it is recorded
+  Report("b", Place(1), Step(2));
+  Advance(absl::Seconds(4));
+  Beat("a");
+  Beat("b");
+  Advance(absl::Seconds(7));
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  EXPECT_EQ(Find("job-1").step, 2);
+  EXPECT_THAT(*store_->ListSteps("job-1", 1, 9), SizeIs(2));
+  Report("a", Place(0), Exit(0));
+  Report("b", Place(1), Exit(0));
+  EXPECT_EQ(Find("job-1").state, JobState::kSucceeded);
+}
+
+TEST_F(RecoveryTest, WhoIsNotBackAfterOneLeaseIsNamed) {
+  RunJob(2);
+  RestartCoordinator();
+  Connect("a", Place(0));
+  Advance(absl::Milliseconds(9999));
+  Beat("a");
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Advance(absl::Milliseconds(1));
+  const Job job = Find("job-1");
+  EXPECT_EQ(job.state, JobState::kFailed);
+  EXPECT_EQ(job.message, "not heard of since the coordinator restarted: rank 1 on worker b");
+  EXPECT_THAT(Told("a"), Contains("abort job-1/1"));
+}
+
+TEST_F(RecoveryTest, ATrainerThatLeftMeanwhileIsHeard) {
+  RunJob(1);
+  RestartCoordinator();
+  Connect("a");  // no trainer any more, but its last reports
+  Report("a", Place(0), Step(1));
+  Report("a", Place(0), Exit(0));
+  EXPECT_EQ(Find("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(Find("job-1").step, 1);
+  EXPECT_EQ(Workers()["a"], WorkerState::kIdle);
+}
+
+TEST_F(RecoveryTest, AJobThatHadNotBegunBeginsAgainInANewEpoch) {
+  Connect("a");
+  ASSERT_TRUE(Submit("job 1").ok());
+  EXPECT_EQ(Find("job-1").state, JobState::kStarting);
+  RestartCoordinator();
+  EXPECT_EQ(Find("job-1").state, JobState::kQueued);
+  EXPECT_EQ(Find("job-1").reason, "COORDINATOR_RESTARTED");
+  Connect("a", Place(0));
+  EXPECT_THAT(Told("a"), Contains("abort job-1/1"));
+  EXPECT_EQ(Find("job-1").state, JobState::kQueued) << "its only worker is still busy";
+  Report("a", Place(0), Exit(1));
+  EXPECT_EQ(Find("job-1").state, JobState::kStarting);
+  EXPECT_THAT(Told("a"), Contains("configure job-1/2/0"));
+}
+
+TEST_F(RecoveryTest, TheQueueAndItsNumbersAreKept) {
+  ASSERT_TRUE(Submit("job 1", 0, "r").ok());
+  ASSERT_TRUE(Submit("job 1", 7).ok());
+  RestartCoordinator();
+  EXPECT_EQ(Submit("job 1", 0, "r")->id, "job-1");
+  EXPECT_EQ(Submit("job 1")->id, "job-3");
+  Connect("a");
+  EXPECT_EQ(Find("job-2").state, JobState::kStarting) << "priority 7 goes first";
+}
+
+TEST_F(RecoveryTest, AStoppedJobEndsEvenWhenItsWorkersAreGone) {
+  RunJob(1);
+  ASSERT_TRUE(Cancel("job-1").ok());
+  RestartCoordinator();
+  EXPECT_EQ(Find("job-1").state, JobState::kStopping);
+  Advance(absl::Seconds(10));
+  EXPECT_EQ(Find("job-1").state, JobState::kCancelled);
+}
+
+TEST_F(RecoveryTest, TwoCoordinatorsNeverShareAFolder) {
+  EXPECT_EQ(DataDirectory::Open(root_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace esteira

@@ -1,0 +1,110 @@
+#include "coordinator/membership/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace esteira {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
+constexpr absl::Duration kLease = absl::Seconds(10);
+
+Membership Make() { return Membership({kLease, absl::Hours(1)}); }
+
+WorkerDescription Describe(const std::string& id, uint64_t incarnation) {
+  WorkerDescription worker;
+  worker.id = id;
+  worker.incarnation = incarnation;
+  return worker;
+}
+
+TEST(Assess, AliveThenSuspectThenLostAtTheLeaseItself) {
+  const auto health = [](absl::Duration silence) {
+    return Assess(kStart + silence, kStart, true, kLease).health;
+  };
+  EXPECT_EQ(health(absl::ZeroDuration()), Health::kAlive);
+  EXPECT_EQ(health(absl::Milliseconds(4999)), Health::kAlive);
+  EXPECT_EQ(health(absl::Seconds(5)), Health::kSuspect);
+  EXPECT_EQ(health(absl::Milliseconds(9999)), Health::kSuspect);
+  EXPECT_EQ(health(absl::Seconds(10)), Health::kLost);
+}
+
+TEST(Assess, SaysWhy) {
+  EXPECT_EQ(Assess(kStart + absl::Seconds(12), kStart, false, kLease).reason,
+            "nothing heard for 12s (lease 10s), its stream is closed");
+  EXPECT_THAT(Assess(kStart + absl::Seconds(6), kStart, true, kLease).reason,
+              HasSubstr("its stream is open"));
+  EXPECT_EQ(Assess(kStart, kStart, true, kLease).reason, "");
+}
+
+TEST(Membership, ANewLifeEndsTheOldOneAndItsPlace) {
+  Membership membership = Make();
+  ASSERT_TRUE(membership.Register(Describe("w", 1), 10, kStart).ok());
+  membership.Assign("w", {"job-1", 1, 0});
+  const auto second = membership.Register(Describe("w", 2), 11, kStart);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->replaced_session, 10);
+  ASSERT_TRUE(second->abandoned.has_value());
+  EXPECT_EQ(*second->abandoned, (Assignment{"job-1", 1, 0}));
+  EXPECT_EQ(membership.Find("w")->state(), WorkerState::kIdle);
+  EXPECT_FALSE(membership.Touch("w", 1, 10, kStart));
+  EXPECT_FALSE(membership.Touch("w", 1, 11, kStart));
+  EXPECT_TRUE(membership.Touch("w", 2, 11, kStart));
+  EXPECT_EQ(membership.Register(Describe("w", 1), 12, kStart).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Membership, TheSameLifeOnANewStreamKeepsItsPlace) {
+  Membership membership = Make();
+  ASSERT_TRUE(membership.Register(Describe("w", 1), 10, kStart).ok());
+  membership.Assign("w", {"job-1", 1, 0});
+  const auto again = membership.Register(Describe("w", 1), 11, kStart);
+  ASSERT_TRUE(again.ok());
+  EXPECT_FALSE(again->abandoned.has_value());
+  EXPECT_EQ(membership.Find("w")->state(), WorkerState::kBusy);
+  membership.Disconnect(10);
+  EXPECT_TRUE(membership.Find("w")->connected()) << "the old stream's end is not the new one's";
+}
+
+TEST(Membership, OnlyIdleConnectedAndUnsuspectedWorkersAreAvailable) {
+  Membership membership = Make();
+  for (const char* id : {"busy", "closed", "idle", "silent"}) {
+    ASSERT_TRUE(membership.Register(Describe(id, 1), id[0], kStart).ok());
+  }
+  const absl::Time now = kStart + absl::Seconds(6);
+  membership.Assign("busy", {"job-1", 1, 0});
+  for (const char* id : {"busy", "closed", "idle"})
+    ASSERT_TRUE(membership.Touch(id, 1, id[0], now));
+  membership.Disconnect('c');
+  EXPECT_THAT(membership.ListAvailable(now), ElementsAre("idle"));
+  EXPECT_EQ(membership.CountPresent(), 4);
+  membership.MarkLost("silent", "why");
+  EXPECT_EQ(membership.CountPresent(), 3);
+  EXPECT_EQ(membership.Find("silent")->message, "why");
+  EXPECT_FALSE(membership.Touch("silent", 1, 's', now)) << "a lost worker registers again first";
+}
+
+TEST(Membership, ALateMessageDoesNotShortenTheLease) {
+  Membership membership = Make();
+  ASSERT_TRUE(membership.Register(Describe("w", 1), 1, kStart + absl::Seconds(5)).ok());
+  ASSERT_TRUE(membership.Touch("w", 1, 1, kStart));
+  EXPECT_EQ(membership.Find("w")->last_seen, kStart + absl::Seconds(5));
+}
+
+TEST(Membership, RefusesIdsThatDoNotFitIntoPathsAndLabels) {
+  Membership membership = Make();
+  for (const std::string& id : {std::string(), std::string("a b"), std::string("a/../b"),
+                                std::string("a\nb"), std::string(129, 'a')}) {
+    EXPECT_EQ(membership.Register(Describe(id, 1), 1, kStart).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << id;
+  }
+  EXPECT_THAT(membership.workers(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace esteira
