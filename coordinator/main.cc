@@ -2,6 +2,7 @@
 #include <grpcpp/impl/service_type.h>
 #include <prometheus/registry.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -148,7 +149,9 @@ absl::Status Run(const sigset_t& signals) {
     metrics.ObserveRpc(method, code, duration);
   };
   ASSIGN_OR_RETURN(const auto server,
-                   RpcServer::Start(server_options, {jobs.get(), cluster.get(), workers.get()}));
+                   RpcServer::Start(server_options, {{"esteira.v1.JobService", jobs.get()},
+                                                     {"esteira.v1.ClusterService", cluster.get()},
+                                                     {"esteira.v1.WorkerService", workers.get()}}));
   server->SetServing(true);
   RETURN_IF_ERROR(WritePortFile(*server, *exposer));
   log.With("address", absl::StrCat(server->host(), ":", server->port()))
@@ -185,6 +188,9 @@ int main(int argc, char** argv) {
   usage.contains_help_flags = own_flags;
   usage.contains_helpshort_flags = own_flags;
   usage.version_string = [] { return std::string("esteira-coordinator " ESTEIRA_VERSION "\n"); };
+  usage.normalize_filename = [](absl::string_view file) {
+    return std::string(file.substr(std::min(file.size(), file.rfind("coordinator/"))));
+  };
   absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {

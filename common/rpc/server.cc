@@ -98,7 +98,7 @@ void SetKeepalive(grpc::ServerBuilder& builder) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
-    const RpcServerOptions& options, const std::vector<grpc::Service*>& services) {
+    const RpcServerOptions& options, const std::vector<NamedService>& services) {
   ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.address));
   if (!options.allow_remote && !IsLoopback(address.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -113,7 +113,11 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   SetKeepalive(builder);
-  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::vector<std::string> names;
+  for (const NamedService& service : services) {
+    builder.RegisterService(service.service);
+    names.push_back(service.name);
+  }
   if (options.observer) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
     factories.push_back(std::make_unique<ObservingInterceptorFactory>(options.observer));
@@ -124,16 +128,22 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.address,
                                                ": is the address taken, or not of this machine?"));
   }
-  return std::unique_ptr<RpcServer>(new RpcServer(std::move(server), address.host, port));
+  std::unique_ptr<RpcServer> result(
+      new RpcServer(std::move(server), std::move(names), address.host, port));
+  result->SetServing(false);
+  return result;
 }
 
-RpcServer::RpcServer(std::unique_ptr<grpc::Server> server, std::string host, int port)
-    : server_(std::move(server)), host_(std::move(host)), port_(port) {}
+RpcServer::RpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> names,
+                     std::string host, int port)
+    : server_(std::move(server)), names_(std::move(names)), host_(std::move(host)), port_(port) {}
 
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void RpcServer::SetServing(bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(serving);
+  grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
+  health.SetServingStatus(serving);  // ""
+  for (const std::string& name : names_) health.SetServingStatus(name, serving);
 }
 
 void RpcServer::Shutdown(absl::Duration grace) {

@@ -27,14 +27,20 @@ struct RpcServerOptions {
   RpcObserver observer;
 };
 
+// A service and its full name, "package.Service", under which the health service knows it.
+struct NamedService {
+  std::string name;
+  grpc::Service* service = nullptr;
+};
+
 // A gRPC server with health service ("" and every service's name), keepalive rules and, on request,
 // reflection. Owns the listening socket; the services outlive it. Plaintext.
 class RpcServer {
  public:
-  // InvalidArgument for an address that is malformed or refused, Unavailable when it cannot be
-  // bound.
+  // Not serving until SetServing. InvalidArgument for an address that is malformed or refused,
+  // Unavailable when it cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
-      const RpcServerOptions& options, const std::vector<grpc::Service*>& services);
+      const RpcServerOptions& options, const std::vector<NamedService>& services);
   ~RpcServer();
 
   int port() const { return port_; }
@@ -47,9 +53,11 @@ class RpcServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  RpcServer(std::unique_ptr<grpc::Server> server, std::string host, int port);
+  RpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> names, std::string host,
+            int port);
 
   std::unique_ptr<grpc::Server> server_;
+  const std::vector<std::string> names_;
   std::string host_;
   int port_;
 };

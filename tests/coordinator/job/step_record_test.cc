@@ -1,0 +1,65 @@
+#include "coordinator/job/step_record.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "coordinator/job/job_messages.h"
+#include "esteira/v1/cluster.pb.h"
+
+namespace esteira {
+namespace {
+
+StepRecord Example() {
+  StepRecord record;
+  record.step = 3;
+  record.loss = 0.1;
+  record.gradient_norm = 1.5;
+  record.learning_rate = 6e-4;
+  record.tokens = 1024;
+  record.valid_tokens = 1000;
+  record.step_seconds = 0.25;
+  record.tokens_per_second = 4096;
+  record.parameter_hash = "00000000000000ff";
+  record.epoch = 2;
+  return record;
+}
+
+TEST(StepRecord, IsOneLineWithTheFieldsInOrder) {
+  EXPECT_EQ(
+      ToJson(Example()),
+      "{\"step\":3,\"loss\":0.1,\"gradient_norm\":1.5,\"learning_rate\":6e-04,\"tokens\":1024,"
+      "\"valid_tokens\":1000,\"skipped\":false,\"step_seconds\":0.25,"
+      "\"tokens_per_second\":4096,\"model_flops_utilization\":0,\"bubble_ratio\":0,"
+      "\"exposed_communication_ratio\":0,\"parameter_hash\":\"00000000000000ff\",\"epoch\":2,"
+      "\"loss_bits\":\"3fb999999999999a\",\"gradient_norm_bits\":\"3ff8000000000000\"}");
+}
+
+TEST(StepRecord, WritesWhatJsonHasNoNumberFor) {
+  StepRecord record = Example();
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.gradient_norm = -std::numeric_limits<double>::infinity();
+  record.skip_cause = "rank 1, \"unit\" 2\n";
+  record.validation_loss = 2;
+  const std::string json = ToJson(record);
+  EXPECT_NE(json.find("\"loss\":\"NaN\""), std::string::npos) << json;
+  EXPECT_NE(json.find("\"gradient_norm\":\"-Infinity\""), std::string::npos) << json;
+  EXPECT_NE(json.find("\"skip_cause\":\"rank 1, \\\"unit\\\" 2\\u000a\""), std::string::npos)
+      << json;
+  EXPECT_NE(json.find("\"validation_loss\":2}"), std::string::npos) << json;
+}
+
+TEST(StepRecord, SurvivesTheWireToTheBit) {
+  StepRecord record = Example();
+  record.loss = std::nextafter(0.1, 1.0);
+  record.memory = {{1, 2, 3, 4, 5}, {}};
+  record.validation_loss = -0.0;
+  const StepRecord back = DecodeStepRecord(EncodeStepRecord(record));
+  EXPECT_EQ(ToJson(back), ToJson(record));
+  EXPECT_EQ(back.memory, record.memory);
+  EXPECT_EQ(EncodeStepRecord(record).loss_bits(), "3fb999999999999b");
+}
+
+}  // namespace
+}  // namespace esteira
