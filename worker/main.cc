@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -122,6 +123,8 @@ void BlockStopSignals() {
 }
 
 absl::Status RunDaemon() {
+  // Read by OpenMP when a trainer starts: threads that wait must sleep, since workers share cores.
+  setenv("OMP_WAIT_POLICY", "passive", 0);
   ASSIGN_OR_RETURN(const LogLevel level, ParseLevel(absl::GetFlag(FLAGS_log_level)));
   BlockStopSignals();
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("esteira-worker", level);

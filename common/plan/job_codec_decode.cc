@@ -449,7 +449,8 @@ void Decoder::Checkpoint() {
     Add("checkpoint.directory",
         "is missing, but checkpoint.every_steps or keep is given; name a folder");
   }
-  Choose("checkpoint.resume", checkpoint.resume(), {{"never"}, {"auto"}}, "never");
+  job_.resume_if_found =
+      Choose("checkpoint.resume", checkpoint.resume(), {{"auto", "never"}, {}}, "never") == "auto";
 }
 
 }  // namespace

@@ -72,6 +72,7 @@ struct JobSpec {
   std::string checkpoint_directory;
   int64_t checkpoint_every_steps = 0;
   int64_t checkpoints_to_keep = 0;
+  bool resume_if_found = false;  // a checkpoint in the directory is to be continued
 };
 
 }  // namespace esteira

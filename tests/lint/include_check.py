@@ -34,7 +34,7 @@ ALLOWED = {
                           "worker/engine/engine.h"],
     "worker/inference": ["common/base", "common/plan", "common/checkpoint", "worker/device", "worker/tensor",
                          "worker/kernels", "worker/model", "worker/data", "worker/checkpoint"],
-    "worker/trainer": ["common/base", "common/plan", "worker"],
+    "worker/trainer": ["common/base", "common/plan", "common/checkpoint", "worker"],
     "worker/agent": ["common/base", "common/rpc", "common/observability", "worker/trainer/channel.h"],
     "worker": ["common", "worker"],
     "client": ["common", "coordinator/planner/planner.h"],

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/plan_codec.h"
 #include "common/plan/validate.h"
@@ -47,6 +49,19 @@ absl::Status OpenData(Setup& setup) {
   return absl::OkStatus();
 }
 
+// Starting anew beside a checkpoint that the job asks to continue would weaken what was asked for.
+absl::Status CheckNothingToResume(const JobSpec& job) {
+  if (!job.resume_if_found) return absl::OkStatus();
+  RealFileSystem files;
+  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> found,
+                   ListCheckpoints(files, job.checkpoint_directory));
+  if (found.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("checkpoint.resume is auto and ", found.front().path,
+                   " is there, but continuing from a checkpoint is not built in; name another "
+                   "checkpoint.directory, or set checkpoint.resume=never to start anew"));
+}
+
 }  // namespace
 
 absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options) {
@@ -64,6 +79,7 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   setup.epoch = configure.epoch();
   setup.job_id = configure.job_id();
   setup.operation_timeout = absl::Milliseconds(configure.operation_timeout_ms());
+  RETURN_IF_ERROR(CheckNothingToResume(setup.job));
   RETURN_IF_ERROR(OpenData(setup));
   setup.device = MakeCpuDevice({.threads = options.threads});
   setup.kernels = MakeCpuKernels(options.threads);

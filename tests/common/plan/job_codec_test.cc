@@ -59,7 +59,7 @@ parallelism:
   pipeline_schedule: 1f1b
   reduce_every: all
   gather_for: 1
-checkpoint: {directory: /ckpt/gpt2-small, every_steps: 200, keep: 3, resume: never}
+checkpoint: {directory: /ckpt/gpt2-small, every_steps: 200, keep: 3, resume: auto}
 )";
 
 // The least that a job needs.
@@ -428,7 +428,6 @@ TEST(JobCodecTest, Parallelism) {
 TEST(JobCodecTest, Checkpoints) {
   ExpectFault({"checkpoint.every_steps=5"}, "checkpoint.directory", "is missing");
   ExpectFault({"checkpoint.keep=-1"}, "checkpoint.keep", "is -1");
-  ExpectFault({"checkpoint.resume=auto"}, "checkpoint.resume", "is not built in; use never");
   ExpectFault({"checkpoint.resume=maybe"}, "checkpoint.resume", "does not exist");
   EXPECT_THAT(Lines(ReadJob(kSmallJob, {"checkpoint="}).faults), IsEmpty());
 }
