@@ -8,7 +8,8 @@
 
 namespace esteira {
 
-// What a rank can be told to do. x, y: input and output activation of a unit; dy, dx: their gradients.
+// What a rank can be told to do. x, y: input and output activation of a unit; dy, dx: their
+// gradients.
 enum class Op : uint8_t {
   // Compute, on one (unit, micro-batch).
   kForward,         // F   x -> y, saved
@@ -22,16 +23,20 @@ enum class Op : uint8_t {
   kSendGrad,  // SEND_GRAD  dx of the unit, to the rank of the unit before
   kRecvGrad,  // RECV_GRAD  dy of the unit, from the rank of the next unit
   // Sharding, on a unit's parameters, among the replicas of a stage.
-  kGather,   // GATHER   all-gather of parameters: into slot (ZeRO 3), or in place when each rank holds all of them
+  kGather,   // GATHER   all-gather of parameters: into slot (ZeRO 3), or in place when each rank
+             // holds all of them
   kRelease,  // RELEASE  the slot of the gathered parameters is free; takes no time
-  kClear,    // CLEAR    opens the unit's gradient window in slot (none: the sums themselves) with zeros
-  kReduce,   // REDUCE   closes the window: sums it over the replicas and adds it to the gradient sums
+  kClear,    // CLEAR    opens the unit's gradient window in slot (none: the sums themselves) with
+             // zeros
+  kReduce,   // REDUCE   closes the window: sums it over the replicas and adds it to the gradient
+             // sums
   // End of step.
-  // TIE_* have the unit of the end that their rank holds, and the other end's rank as peer. With both ends on one rank
+  // TIE_* have the unit of the end that their rank holds, and the other end's rank as peer. With
+  // both ends on one rank
   // there is one TIE_GRAD, of the head end and without peer, and no TIE_PARAM.
-  kTieGradient,   // TIE_GRAD   the head end's gradient sums are added to the owner's
-  kNorm,          // NORM       all ranks agree on loss, gradient norm and whether the step counts
-  kStep,          // STEP       the optimizer updates the unit's master weights, moments and own parameters
+  kTieGradient,  // TIE_GRAD   the head end's gradient sums are added to the owner's
+  kNorm,         // NORM       all ranks agree on loss, gradient norm and whether the step counts
+  kStep,  // STEP       the optimizer updates the unit's master weights, moments and own parameters
   kTieParameter,  // TIE_PARAM  the owner's updated parameters are copied to the head end
 };
 inline constexpr int kNumOps = static_cast<int>(Op::kTieParameter) + 1;
@@ -50,8 +55,8 @@ enum class SlotKind : uint8_t {
 };
 inline constexpr int kNumSlotKinds = static_cast<int>(SlotKind::kWindow) + 1;
 
-// A small fixed-size value. -1: does not apply, or not yet lowered that far. The embedding has no x and dx, the head no y
-// and dy, a forward pass that will be recomputed no saved.
+// A small fixed-size value. -1: does not apply, or not yet lowered that far. The embedding has no x
+// and dx, the head no y and dy, a forward pass that will be recomputed no saved.
 struct Instruction {
   Op op = Op::kForward;
   int32_t unit = -1;         // before `expand`: the chunk
@@ -67,15 +72,16 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
-bool IsCompute(Op op);        // F B I W R
-bool IsPointToPoint(Op op);   // SEND_* RECV_*
+bool IsCompute(Op op);       // F B I W R
+bool IsPointToPoint(Op op);  // SEND_* RECV_*
 bool IsSend(Op op);
 Queue QueueOf(Op op);
-const char* OpName(Op op);    // "F", "SEND_ACT", ...
+const char* OpName(Op op);  // "F", "SEND_ACT", ...
 const char* SlotKindName(SlotKind kind);
 
-// The one text form: unit, op, micro-batch, peer, then slots: "3F0 x1 y2 s0", "3SEND_ACT0>2 y2", "3RECV_GRAD0<2 dy1",
-// "5GATHER p0", "5REDUCE w1", "NORM". RELEASE and CLEAR print like GATHER and REDUCE; TIE_* print "8TIE_GRAD>3".
+// The one text form: unit, op, micro-batch, peer, then slots: "3F0 x1 y2 s0", "3SEND_ACT0>2 y2",
+// "3RECV_GRAD0<2 dy1", "5GATHER p0", "5REDUCE w1", "NORM". RELEASE and CLEAR print like GATHER and
+// REDUCE; TIE_* print "8TIE_GRAD>3".
 std::string ToText(const Instruction& instruction);
 absl::StatusOr<Instruction> ParseInstruction(absl::string_view text);
 

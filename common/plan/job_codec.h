@@ -20,12 +20,14 @@ struct Fault {
   std::string message;
 };
 
-// Job file (YAML) -> proto. Unknown fields (with the nearest known one), wrong types and repeated keys become faults;
-// `overrides` are "training.steps=50" pairs that win over the file. Faults do not stop the reading.
+// Job file (YAML) -> proto. Unknown fields (with the nearest known one), wrong types and repeated
+// keys become faults; `overrides` are "training.steps=50" pairs that win over the file. Faults do
+// not stop the reading.
 v1::JobSpec ParseJobFile(absl::string_view yaml, const std::vector<std::string>& overrides,
                          std::vector<Fault>& faults);
 
-// Proto -> JobSpec with defaults; adds every fault (ranges, names, contradictions, what is not built in) to `faults`.
+// Proto -> JobSpec with defaults; adds every fault (ranges, names, contradictions, what is not
+// built in) to `faults`.
 JobSpec DecodeJob(const v1::JobSpec& proto, std::vector<Fault>& faults);
 
 // InvalidArgument with one line a fault, or OK when there is none.

@@ -47,8 +47,8 @@ struct LayoutRequest {
   std::string recompute = "none";  // none | full | auto
 };
 
-// A job with all defaults filled in: what to train, on what data, how. Knows no hosts, ranks or devices.
-// It is made from the proto by job_codec.h, which has checked it.
+// A job with all defaults filled in: what to train, on what data, how. Knows no hosts, ranks or
+// devices. It is made from the proto by job_codec.h, which has checked it.
 struct JobSpec {
   std::string name;
   ModelSpec model;

@@ -29,7 +29,8 @@ struct Layout {
 
   int num_ranks() const { return stages * replicas; }
   int num_chunks() const { return stages * chunks_per_stage; }
-  // Micro-batches of one replica; the same for all: a replica with fewer samples has empty micro-batches at its end.
+  // Micro-batches of one replica; the same for all: a replica with fewer samples has empty
+  // micro-batches at its end.
   int num_micro_batches() const;
   int RankOf(int stage, int replica) const { return replica * stages + stage; }
   int StageOfRank(int rank) const { return rank % stages; }

@@ -1,5 +1,6 @@
-// The abstract machine that runs a plan: per rank one FIFO per queue, dependencies between queues, rendezvous between
-// ranks. Without durations it proves that a plan ends; with them it is the simulator. There is only this one.
+// The abstract machine that runs a plan: per rank one FIFO per queue, dependencies between queues,
+// rendezvous between ranks. Without durations it proves that a plan ends; with them it is the
+// simulator. There is only this one.
 #pragma once
 
 #include <functional>
@@ -20,12 +21,13 @@ struct Execution {
   std::vector<std::vector<Interval>> intervals;  // by rank, by instruction
 };
 
-// Seconds of one instruction on one rank; for a rendezvous or a collective the largest over its participants counts.
+// Seconds of one instruction on one rank; for a rendezvous or a collective the largest over its
+// participants counts.
 using DurationFunction = std::function<double(const Program&, const Instruction&)>;
 
-// Runs `programs` to the end. A send and its receive start together once both are at the head of their queues with
-// their dependencies met; so do the members of a collective. InvalidArgument names what every rank waits for when
-// nothing can move ("deadlock: ...").
+// Runs `programs` to the end. A send and its receive start together once both are at the head of
+// their queues with their dependencies met; so do the members of a collective. InvalidArgument
+// names what every rank waits for when nothing can move ("deadlock: ...").
 absl::StatusOr<Execution> RunMachine(const Plan& plan, const std::vector<Program>& programs,
                                      const DurationFunction& duration);
 

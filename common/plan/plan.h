@@ -31,7 +31,7 @@ struct Program {
   int rank = 0;
   int stage = 0;
   int replica = 0;
-  std::vector<int> units;                 // held by this rank, ascending, ends of a tied table included
+  std::vector<int> units;  // held by this rank, ascending, ends of a tied table included
   std::vector<MicroBatch> micro_batches;  // of its replica
   std::vector<Instruction> instructions;
   std::array<SlotClass, kNumSlotKinds> slots{};
@@ -40,7 +40,8 @@ struct Program {
   const SlotClass& slot_class(SlotKind kind) const { return slots[static_cast<size_t>(kind)]; }
 };
 
-// Which of a unit's buffers a rank holds whole, and which only as its shard. The only trace of the ZeRO level.
+// Which of a unit's buffers a rank holds whole, and which only as its shard. The only trace of the
+// ZeRO level.
 struct Placement {
   bool whole_parameters = true;  // ZeRO 0-2
   bool whole_sums = true;        // ZeRO 0-1
@@ -66,8 +67,8 @@ struct Prediction {
   bool operator==(const Prediction&) const = default;
 };
 
-// Everything that is decided before a step, as data. `evaluate` computes the loss only (F, point to point, GATHER,
-// RELEASE and one NORM); it shares the slots' sizes with `train`.
+// Everything that is decided before a step, as data. `evaluate` computes the loss only (F, point to
+// point, GATHER, RELEASE and one NORM); it shares the slots' sizes with `train`.
 struct Plan {
   ModelSpec model;
   Layout layout;
@@ -78,8 +79,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// How far a plan is lowered: after which pass it stands. Validate checks what holds from there on. Ranks, units and
-// micro-batches of the programs are set in all of them; slots and slot classes are unset before kSlots.
+// How far a plan is lowered: after which pass it stands. Validate checks what holds from there on.
+// Ranks, units and micro-batches of the programs are set in all of them; slots and slot classes are
+// unset before kSlots.
 enum class Phase {
   kGenerated,     // compute ops only; Instruction::unit is the chunk
   kExpanded,      // compute ops only, on units
@@ -91,9 +93,9 @@ enum class Phase {
 };
 inline constexpr Phase kLowered = Phase::kSlots;
 
-// Text form of whole plans: a header (model, layout, precision), then for each program a line "rank R stage S replica
-// Q", its slots, and one instruction a line. Parse(Print(plan)) == plan, the prediction included. For golden files,
-// logs, errors, and the command line.
+// Text form of whole plans: a header (model, layout, precision), then for each program a line "rank
+// R stage S replica Q", its slots, and one instruction a line. Parse(Print(plan)) == plan, the
+// prediction included. For golden files, logs, errors, and the command line.
 std::string PrintPlan(const Plan& plan);
 absl::StatusOr<Plan> ParsePlan(absl::string_view text);
 

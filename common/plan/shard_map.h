@@ -12,8 +12,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// How the flat buffer of a unit is divided over the replicas: equal contiguous shards, each a multiple of
-// kBlockElements, so the buffer is padded to `padded_elements`. Pure; used by planner, engine and checkpoints alike.
+// How the flat buffer of a unit is divided over the replicas: equal contiguous shards, each a
+// multiple of kBlockElements, so the buffer is padded to `padded_elements`. Pure; used by planner,
+// engine and checkpoints alike.
 class ShardMap {
  public:
   // `flat_elements` is UnitSpec::flat_elements.

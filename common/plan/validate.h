@@ -8,39 +8,49 @@
 
 namespace esteira {
 
-// Whether a plan can be carried out, and computes each layer of each micro-batch exactly once. Pure. The planner calls it
-// before the first pass and after each; the worker calls it again on what it receives.
+// Whether a plan can be carried out, and computes each layer of each micro-batch exactly once.
+// Pure. The planner calls it before the first pass and after each; the worker calls it again on
+// what it receives.
 //
 // Checks, each named in its error ("coverage: ..."), with the phase from which it holds:
-//   structure   always: sizes and ranks fit the layout, each stage holds its chunks and each replica its samples,
-//               instructions name what their rank holds, with operands in range, and are of this phase
-//   coverage    always: every (unit, micro-batch) has one F, and one B or one I then W, after its F; from kExpanded with
+//   structure   always: sizes and ranks fit the layout, each stage holds its chunks and each
+//   replica its samples,
+//               instructions name what their rank holds, with operands in range, and are of this
+//               phase
+//   coverage    always: every (unit, micro-batch) has one F, and one B or one I then W, after its
+//   F; from kExpanded with
 //               recompute one R of every block between; evaluate programs have F only
-//   order       always: a unit's weight gradients are added in micro-batch order; F and B follow the data flow between
-//               units on one rank; from kPointToPoint an instruction is between its receive and its send
-//   peers       kPointToPoint: point to point names the rank that holds the neighbouring unit, another than this one; TIE_*
+//   order       always: a unit's weight gradients are added in micro-batch order; F and B follow
+//   the data flow between
+//               units on one rank; from kPointToPoint an instruction is between its receive and its
+//               send
+//   peers       kPointToPoint: point to point names the rank that holds the neighbouring unit,
+//   another than this one; TIE_*
 //               the rank of the other end
-//   pairing     kPointToPoint: sends and receives match one to one between ranks, in unit, micro-batch and direction
-//   deadlock    kPointToPoint: the plan finishes on a machine with rendezvous sends and FIFO queues
-//   gathered    kZero: parameters are gathered (or whole) when used, released once, and up to date after STEP
-//   reduction   kZero: each window is cleared before its first W and reduced after its last; every unit is reduced before
-//               NORM, all compute ops stand before NORM, NORM before every STEP, each owned unit is stepped once; a tied
-//               table's ends are added and copied
-//   replicas    kZero: the replicas of a stage issue the same collectives in the same order; all ranks issue one NORM
-//   slots       kSlots: operands are in their slots when used, no live slot is overwritten, every slot is empty at the end,
+//   pairing     kPointToPoint: sends and receives match one to one between ranks, in unit,
+//   micro-batch and direction deadlock    kPointToPoint: the plan finishes on a machine with
+//   rendezvous sends and FIFO queues gathered    kZero: parameters are gathered (or whole) when
+//   used, released once, and up to date after STEP reduction   kZero: each window is cleared before
+//   its first W and reduced after its last; every unit is reduced before
+//               NORM, all compute ops stand before NORM, NORM before every STEP, each owned unit is
+//               stepped once; a tied table's ends are added and copied
+//   replicas    kZero: the replicas of a stage issue the same collectives in the same order; all
+//   ranks issue one NORM slots       kSlots: operands are in their slots when used, no live slot is
+//   overwritten, every slot is empty at the end,
 //               numbers are below the class's count, slots are large enough
 //   memory      (only with a budget) a rank's peak is within it
 //
-// Returns InvalidArgument: check, rank, position and text of the instruction at fault, and what was expected. The first
-// fault is reported. The time is linear in the size of the plan, whatever the plan.
+// Returns InvalidArgument: check, rank, position and text of the instruction at fault, and what was
+// expected. The first fault is reported. The time is linear in the size of the plan, whatever the
+// plan.
 absl::Status Validate(const Plan& plan, Phase phase = kLowered);
 
-// The memory check of a plan that Validate accepts. `budget_bytes` by rank. ResourceExhausted names the rank and what it
-// needs memory for.
+// The memory check of a plan that Validate accepts. `budget_bytes` by rank. ResourceExhausted names
+// the rank and what it needs memory for.
 absl::Status ValidateMemory(const Plan& plan, const std::vector<int64_t>& budget_bytes);
 
-// Bytes of one rank by the slot classes, placement and unit sizes of a lowered plan. Both programs share the slots: of
-// each class there are as many as the one that needs more of it has.
+// Bytes of one rank by the slot classes, placement and unit sizes of a lowered plan. Both programs
+// share the slots: of each class there are as many as the one that needs more of it has.
 MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate);
 
 }  // namespace esteira

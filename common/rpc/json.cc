@@ -31,6 +31,16 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
                           absl::UTCTimeZone());
 }
 
+// The shortest decimal of a value of this type: a float needs fewer digits than a double.
+template <typename Float>
+std::string DecimalText(Float value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  char text[64];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, end.ptr);
+}
+
 std::string MessageText(const Message& message, int indent);
 
 // A number or a word, unquoted; the caller knows whether it is text.
@@ -50,9 +60,9 @@ std::string ScalarText(const Message& message, const Reflection& reflection,
     case FieldDescriptor::CPPTYPE_UINT64:
       return absl::StrCat(get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return ShortestDecimal(get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
+      return DecimalText(get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return ShortestDecimal(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
+      return DecimalText(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
     case FieldDescriptor::CPPTYPE_BOOL:
       return get(&Reflection::GetBool, &Reflection::GetRepeatedBool) ? "true" : "false";
     case FieldDescriptor::CPPTYPE_ENUM:
@@ -140,12 +150,6 @@ std::string FieldText(const Message& message, absl::string_view field) {
   return ScalarText(message, *message.GetReflection(), *descriptor, -1);
 }
 
-std::string ShortestDecimal(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  char text[64];
-  const auto end = std::to_chars(text, text + sizeof text, value);
-  return std::string(text, end.ptr);
-}
+std::string ShortestDecimal(double value) { return DecimalText(value); }
 
 }  // namespace esteira

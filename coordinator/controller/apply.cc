@@ -100,7 +100,7 @@ void ApplyReport(Turn&, const Place& place, const ReadyReport& ready) {
 }
 
 void ApplyReport(Turn& turn, const Place& place, const LogReport& log) {
-  turn.out.lines.push_back(LogLine{place.active.job.id, place.number, place.worker, log});
+  turn.out.logs.push_back(LogLine{place.active.job.id, place.number, place.worker, log});
   turn.out.changed_jobs.insert(place.active.job.id);
 }
 
@@ -130,7 +130,7 @@ void RecordStep(Turn& turn, ActiveJob& active, MergedStep merged) {
   turn.out.writes.push_back(AppendStep{job.id, record});
   turn.SaveJob(active);
   turn.metrics.ObserveStep(job.id, record.loss, record.step_seconds, record.tokens);
-  turn.out.lines.push_back(StepLine{job.id, record, std::move(merged.sample_ids)});
+  turn.out.steps.push_back(StepLine{job.id, record, std::move(merged.sample_ids)});
 }
 
 // A rank that is past the step, or that has left well, without having reported it will not do so

@@ -154,6 +154,7 @@ bool Controller::Flush() {
   std::vector<JobWrite> writes;
   Turn acknowledgements(state_, parts_.clock.Now(), parts_.metrics, log_);
   for (Outbox& out : held_) {
+    WriteLogs(std::exchange(out.logs, {}));
     std::move(out.writes.begin(), out.writes.end(), std::back_inserter(writes));
     out.writes.clear();
     acknowledgements.out.heard_workers.merge(out.heard_workers);
@@ -189,7 +190,7 @@ absl::Status Controller::Commit(const std::vector<JobWrite>& writes) {
 }
 
 void Controller::Deliver(const Outbox& out) {
-  WriteLines(out);
+  WriteSteps(out.steps);
   absl::MutexLock lock(&mutex_);
   for (const auto& [session, command] : out.commands) {
     const auto it = sessions_.find(session);
@@ -211,22 +212,29 @@ void Controller::Answer(const Outbox& out) {
   }
 }
 
-void Controller::WriteLines(const Outbox& out) {
+void Controller::WriteLogs(const std::vector<LogLine>& lines) {
   absl::Status status;
-  for (const auto& line : out.lines) {
-    if (const auto* step = std::get_if<StepLine>(&line)) {
-      status.Update(parts_.directory.AppendStep(step->job_id, step->record));
-      if (!step->sample_ids.empty()) {
-        status.Update(parts_.directory.AppendSampleIds(step->job_id, step->record.step,
-                                                       step->record.epoch, step->sample_ids));
-      }
-    } else if (const auto* log = std::get_if<LogLine>(&line)) {
-      status.Update(parts_.directory.AppendLog(log->job_id, log->rank, log->worker, log->log.time,
-                                               log->log.text));
-    }
+  for (const LogLine& line : lines) {
+    status.Update(parts_.directory.AppendLog(line.job_id, line.rank, line.worker, line.log.time,
+                                             line.log.text));
   }
+  if (!lines.empty()) NoteLines(status);
+}
+
+void Controller::WriteSteps(const std::vector<StepLine>& lines) {
+  absl::Status status;
+  for (const StepLine& line : lines) {
+    status.Update(parts_.directory.AppendStep(line.job_id, line.record));
+    if (line.sample_ids.empty()) continue;
+    status.Update(parts_.directory.AppendSampleIds(line.job_id, line.record.step, line.record.epoch,
+                                                   line.sample_ids));
+  }
+  if (!lines.empty()) NoteLines(status);
+}
+
+void Controller::NoteLines(const absl::Status& status) {
   if (!status.ok() && !line_failed_) log_.Error(absl::StrCat("lines are lost: ", status.message()));
-  if (!out.lines.empty()) line_failed_ = !status.ok();
+  line_failed_ = !status.ok();
 }
 
 void Controller::UpdateGauges() {

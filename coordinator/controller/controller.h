@@ -91,7 +91,9 @@ class Controller {
   absl::Status Commit(const std::vector<JobWrite>& writes);
   void Deliver(const Outbox& out);
   void Answer(const Outbox& out);
-  void WriteLines(const Outbox& out);
+  void WriteLogs(const std::vector<LogLine>& lines);
+  void WriteSteps(const std::vector<StepLine>& lines);
+  void NoteLines(const absl::Status& status);
   void UpdateGauges();
   void Post(Event event);
   absl::Duration TickInterval() const;

@@ -107,9 +107,6 @@ absl::StatusOr<MergedStep> MergeStep(const std::vector<std::optional<StepPart>>&
   record.exposed_communication_ratio /= static_cast<double>(num_parts);
   if (num_hashes == parts.size()) record.parameter_hash = Hex64(hash);
   SetRates(context, record);
-  std::sort(merged.sample_ids.begin(), merged.sample_ids.end());
-  merged.sample_ids.erase(std::unique(merged.sample_ids.begin(), merged.sample_ids.end()),
-                          merged.sample_ids.end());
   return merged;
 }
 

@@ -17,7 +17,7 @@ struct StepContext {
 
 struct MergedStep {
   StepRecord record;
-  std::vector<int64_t> sample_ids;  // ascending, each once
+  std::vector<int64_t> sample_ids;  // in the order of the ranks and of their reports
 };
 
 // The ranks' views of one step as one record. `parts` are by rank; one that is absent was lost on

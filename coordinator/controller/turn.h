@@ -28,11 +28,12 @@ struct LogLine {
   LogReport log;
 };
 
-// What a turn of the controller wants done outside: the writes first, and the rest only when they
-// are on disk.
+// What a turn of the controller wants done outside: log lines and writes first, and the rest only
+// when the writes are on disk. So whoever sees that a job is over finds all its log lines.
 struct Outbox {
+  std::vector<LogLine> logs;
   std::vector<JobWrite> writes;
-  std::vector<std::variant<StepLine, LogLine>> lines;
+  std::vector<StepLine> steps;
   std::vector<std::pair<int64_t, WorkerCommand>> commands;  // by session
   std::vector<std::pair<int64_t, absl::Status>> closes;     // sessions that are over
   std::vector<std::function<void()>> replies;

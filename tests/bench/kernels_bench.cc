@@ -1,6 +1,6 @@
 // Speed of the CPU kernels at the shapes of GPT-2 124M: GFLOP/s of products and attention, bytes/s
-// of the rest. The first argument of a benchmark is the type: 0 fp32, 1 bf16. One kernel thread; rates
-// are per second of the process's processor time, which a busy machine disturbs less.
+// of the rest. The first argument of a benchmark is the type: 0 fp32, 1 bf16. One kernel thread;
+// rates are per second of the process's processor time, which a busy machine disturbs less.
 #include <benchmark/benchmark.h>
 
 #include <memory>

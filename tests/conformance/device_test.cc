@@ -1,5 +1,4 @@
 // Device, Buffer, Stream and Event of every backend.
-#include "worker/device/cpu/cpu_event.h"
 #include "worker/device/device.h"
 
 #include <gmock/gmock.h>
@@ -14,6 +13,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "worker/device/cpu/cpu_event.h"
 
 namespace esteira {
 namespace {

@@ -47,7 +47,7 @@ VENDORS = {
     r"omp\.h": ["worker/kernels/cpu", "worker/device/cpu"],
     r"cuda|cublas": ["worker/device/cuda", "worker/kernels/cuda"],
     r"nccl\.h": ["worker/communication/nccl"],
-    r"grpcpp?/": ["common/rpc", "coordinator/service", "worker/agent", "client", "proto"],
+    r"grpcpp?/": ["common/rpc", "coordinator/service", "worker/agent", "coordinator/main.cc", "client"],
     r".*\.grpc\.pb\.h": ["coordinator/service", "worker/agent", "client"],
     r"esteira/v1/.*\.pb\.h": ["common/plan", "common/rpc", "coordinator/job", "coordinator/controller",
                               "coordinator/service", "coordinator/main.cc", "worker/agent", "worker/trainer", "client"],

@@ -1,4 +1,5 @@
-// Operations among a group of ranks, on a stream. Knows ranks, spans and deadlines, and not what the bytes mean.
+// Operations among a group of ranks, on a stream. Knows ranks, spans and deadlines, and not what
+// the bytes mean.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +15,37 @@
 
 namespace esteira {
 
-// kDirect: all exchange at once. kRing: with the neighbours only; a broadcast is a chain. kTree: a broadcast is a binomial
-// tree; pieces, which a tree cannot move any cheaper, are exchanged directly. A barrier is a dissemination in all of them.
+// kDirect: all exchange at once. kRing: with the neighbours only; a broadcast is a chain. kTree: a
+// broadcast is a binomial tree; pieces, which a tree cannot move any cheaper, are exchanged
+// directly. A barrier is a dissemination in all of them.
 enum class Algorithm { kAuto, kDirect, kRing, kTree };
 
-// What a message costs: chooses the algorithm under kAuto. Constants of the job, never measured inside a step, so that
-// the order of additions is the same from run to run.
+// What a message costs: chooses the algorithm under kAuto. Constants of the job, never measured
+// inside a step, so that the order of additions is the same from run to run.
 struct LinkModel {
   double latency_seconds = 20e-6;
   double bytes_per_second = 2e9;
 };
 
-// All operations are asynchronous on `stream`, must be called in the same order by every member of the group, and stick
-// their failure to the stream. Ranks inside a group are positions in `members`. Calls from one thread at a time; object
-// and buffers outlive the work on the stream.
+// All operations are asynchronous on `stream`, must be called in the same order by every member of
+// the group, and stick their failure to the stream. Ranks inside a group are positions in
+// `members`. Calls from one thread at a time; object and buffers outlive the work on the stream.
 class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual int position() const = 0;  // of this rank in the group
   virtual int size() const = 0;
 
-  // buffer is size() equal pieces; this rank's piece, at its position, is read, the others are written.
+  // buffer is size() equal pieces; this rank's piece, at its position, is read, the others are
+  // written.
   virtual void AllGather(std::span<std::byte> buffer, Stream& stream) = 0;
-  // `buffer` is size() equal pieces of fp32; its piece at this rank's position becomes the sum over the group. The other
-  // pieces are left undefined. For one size and group, the order of additions is always the same.
-  virtual void ReduceScatter(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) = 0;
-  // ReduceScatter followed by AllGather: the same bits on every rank, and the same bits as ReduceScatter's pieces.
+  // `buffer` is size() equal pieces of fp32; its piece at this rank's position becomes the sum over
+  // the group. The other pieces are left undefined. For one size and group, the order of additions
+  // is always the same.
+  virtual void ReduceScatter(std::span<float> buffer, std::span<std::byte> scratch,
+                             Stream& stream) = 0;
+  // ReduceScatter followed by AllGather: the same bits on every rank, and the same bits as
+  // ReduceScatter's pieces.
   virtual void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) = 0;
   virtual void Broadcast(std::span<std::byte> buffer, int root, Stream& stream) = 0;
   virtual void Barrier(Stream& stream) = 0;
@@ -49,13 +55,14 @@ class Collectives {
 };
 
 struct CollectivesOptions {
-  uint32_t group_id = 0;      // equal on all members, different for each group of an epoch
+  uint32_t group_id = 0;  // equal on all members, different for each group of an epoch
   Algorithm algorithm = Algorithm::kAuto;
   LinkModel link{};
   absl::Duration timeout = absl::Minutes(5);
 };
 
-// Collectives over any Transport, among `members` (ranks, ascending, this rank among them). `transport` outlives it.
+// Collectives over any Transport, among `members` (ranks, ascending, this rank among them).
+// `transport` outlives it.
 std::unique_ptr<Collectives> MakeCollectives(Transport& transport, std::vector<int> members,
                                              const CollectivesOptions& options);
 
@@ -64,6 +71,7 @@ Algorithm ChooseAlgorithm(const LinkModel& link, int64_t bytes, int ranks);
 Algorithm ChooseBroadcastAlgorithm(const LinkModel& link, int64_t bytes, int ranks);
 
 // Enqueues one group of point-to-point transfers on `stream`.
-void Exchange(Transport& transport, std::vector<Transfer> transfers, absl::Duration timeout, Stream& stream);
+void Exchange(Transport& transport, std::vector<Transfer> transfers, absl::Duration timeout,
+              Stream& stream);
 
 }  // namespace esteira

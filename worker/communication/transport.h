@@ -1,5 +1,5 @@
-// Bytes between the ranks of one epoch, in host memory. Knows ranks, tags, spans, deadlines and abort, and not what the
-// bytes mean. Addresses travel through the coordinator.
+// Bytes between the ranks of one epoch, in host memory. Knows ranks, tags, spans, deadlines and
+// abort, and not what the bytes mean. Addresses travel through the coordinator.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace esteira {
 
 // Separates messages between two ranks; equal tags arrive in the order in which they were sent.
 struct Tag {
-  uint32_t kind = 0;     // kCollectiveTag, or an op of the plan
-  uint32_t group = 0;    // of a collective; unit of a point to point
-  uint32_t index = 0;    // micro-batch, or step of an algorithm
+  uint32_t kind = 0;   // kCollectiveTag, or an op of the plan
+  uint32_t group = 0;  // of a collective; unit of a point to point
+  uint32_t index = 0;  // micro-batch, or step of an algorithm
   bool operator==(const Tag&) const = default;
 };
 inline constexpr uint32_t kCollectiveTag = 0x1000;
@@ -27,7 +27,8 @@ struct Transfer {
   Direction direction = Direction::kSend;
   int peer = 0;
   Tag tag;
-  std::span<std::byte> bytes;  // read for a send, written for a receive; sizes on both sides must be equal
+  std::span<std::byte>
+      bytes;  // read for a send, written for a receive; sizes on both sides must be equal
 };
 
 struct TransportCounters {
@@ -37,17 +38,20 @@ struct TransportCounters {
   int64_t messages_dropped = 0;  // failed the header check: other job, epoch, rank or size
 };
 
-// One rank's end of a full mesh. Thread-safe: several threads may each be inside Run. A transfer to oneself is refused.
+// One rank's end of a full mesh. Thread-safe: several threads may each be inside Run. A transfer to
+// oneself is refused.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Starts all `transfers` at once (a group) and blocks until each is complete: a sent buffer may be reused, a received
-  // one is filled. OK, or the first failure: DeadlineExceeded when `timeout` passes, Unavailable when the peer is lost,
-  // InvalidArgument when sizes differ, Aborted after Abort. After a failure the transport is aborted.
+  // Starts all `transfers` at once (a group) and blocks until each is complete: a sent buffer may
+  // be reused, a received one is filled. OK, or the first failure: DeadlineExceeded when `timeout`
+  // passes, Unavailable when the peer is lost, InvalidArgument when sizes differ, Aborted after
+  // Abort. After a failure the transport is aborted.
   virtual absl::Status Run(std::span<const Transfer> transfers, absl::Duration timeout) = 0;
-  // Fails every transfer, now and later, with `cause`. Any thread, any number of times; the first cause stays.
+  // Fails every transfer, now and later, with `cause`. Any thread, any number of times; the first
+  // cause stays.
   virtual void Abort(const absl::Status& cause) = 0;
   virtual TransportCounters counters() const = 0;
 };

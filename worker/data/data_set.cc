@@ -61,4 +61,12 @@ SampleId DataSet::At(int64_t global_index) const {
   return {source, index};
 }
 
+int64_t DataSet::NumberOf(const SampleId& id) const {
+  int64_t number = id.sample;
+  for (int source = 0; source < id.source; ++source) {
+    number += sources_[static_cast<size_t>(source)]->num_samples();
+  }
+  return number;
+}
+
 }  // namespace esteira

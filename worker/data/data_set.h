@@ -74,6 +74,8 @@ class DataSet {
                     std::span<int32_t> targets) const;
   int64_t num_samples() const;  // over all sources, one pass
   SampleId At(int64_t global_index) const;
+  // A sample's number when those of all sources are counted through, in the order of the sources.
+  int64_t NumberOf(const SampleId& id) const;
 
  private:
   DataSet() = default;

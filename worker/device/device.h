@@ -1,4 +1,5 @@
-// Memory and order. A Device owns memory and makes queues of work; it knows no tensors, ranks or layers.
+// Memory and order. A Device owns memory and makes queues of work; it knows no tensors, ranks or
+// layers.
 #pragma once
 
 #include <array>
@@ -14,14 +15,15 @@
 
 namespace esteira {
 
-// What memory is for; the device counts it by this, so that measured and predicted memory can be laid side by side.
+// What memory is for; the device counts it by this, so that measured and predicted memory can be
+// laid side by side.
 enum class MemoryKind : uint8_t { kParameters, kGradients, kOptimizer, kSlots, kWorkspace, kOther };
 inline constexpr int kNumMemoryKinds = static_cast<int>(MemoryKind::kOther) + 1;
 
 class Device;
 
-// Owns a range of device memory, zero-filled, aligned to 64 bytes at least. Movable. Freed on destruction, which must
-// come before the device's.
+// Owns a range of device memory, zero-filled, aligned to 64 bytes at least. Movable. Freed on
+// destruction, which must come before the device's.
 class Buffer {
  public:
   Buffer() = default;
@@ -41,7 +43,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// A point in a stream. Reusable: recording again moves it. An event never recorded counts as reached.
+// A point in a stream. Reusable: recording again moves it. An event never recorded counts as
+// reached.
 class Event {
  public:
   virtual ~Event() = default;
@@ -51,12 +54,14 @@ class Event {
   virtual absl::Time time() const = 0;
 };
 
-// A FIFO of work that runs behind the caller. The first failure of its work sticks: later work is skipped, events are
-// still reached, and Synchronize reports it. Calls from one thread at a time, except where a method says otherwise.
+// A FIFO of work that runs behind the caller. The first failure of its work sticks: later work is
+// skipped, events are still reached, and Synchronize reports it. Calls from one thread at a time,
+// except where a method says otherwise.
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Runs `task` on the stream's thread, in order. On a GPU this is a host callback that must not call the device.
+  // Runs `task` on the stream's thread, in order. On a GPU this is a host callback that must not
+  // call the device.
   virtual void Enqueue(std::function<absl::Status()> task) = 0;
   virtual void Record(Event& event) = 0;
   // Work enqueued after this waits until `event` (as recorded so far) is reached.

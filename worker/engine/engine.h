@@ -1,9 +1,10 @@
 // The interpreter of a Program: the one place where computation meets communication.
 //
-// For each instruction, in order: wait for its dependencies' events (common/plan/dependencies.h), issue it on its
-// queue's stream with one small handler per op, record its event. Overlap comes from streams and events alone. Validate
-// proved the preconditions, so handlers hold no defensive branches. At the end of a step every slot is empty, and that
-// is checked. Knows no gRPC, no jobs, no files, no ZeRO level.
+// For each instruction, in order: wait for its dependencies' events (common/plan/dependencies.h),
+// issue it on its queue's stream with one small handler per op, record its event. Overlap comes
+// from streams and events alone. Validate proved the preconditions, so handlers hold no defensive
+// branches. At the end of a step every slot is empty, and that is checked. Knows no gRPC, no jobs,
+// no files, no ZeRO level.
 #pragma once
 
 #include <array>
@@ -25,11 +26,10 @@
 
 namespace esteira {
 
-// Fills inputs and targets ([count, sequence_length] each) of samples [first, first + count) of the whole run.
-// A failure ends the step before it has begun.
-using SampleReader =
-    std::function<absl::Status(int64_t first, int64_t count, std::span<int32_t> inputs,
-                               std::span<int32_t> targets)>;
+// Fills inputs and targets ([count, sequence_length] each) of samples [first, first + count) of the
+// whole run. A failure ends the step before it has begun.
+using SampleReader = std::function<absl::Status(
+    int64_t first, int64_t count, std::span<int32_t> inputs, std::span<int32_t> targets)>;
 
 // Where a non-finite value appeared first, or that none did.
 struct NonFinite {
@@ -39,7 +39,8 @@ struct NonFinite {
   int micro_batch = -1;  // -1: in the reduced gradient of the unit, or in its norm
 };
 
-// What a step was, and where its time went on this rank. Loss, norm, tokens and skipped are equal on all ranks.
+// What a step was, and where its time went on this rank. Loss, norm, tokens and skipped are equal
+// on all ranks.
 struct StepReport {
   int64_t step = 0;
   double loss = 0;
@@ -50,15 +51,17 @@ struct StepReport {
   bool skipped = false;
   NonFinite non_finite;
   double step_seconds = 0;
-  double compute_seconds = 0;          // the compute stream was busy
-  double bubble_seconds = 0;           // it waited for a neighbour's activation or gradient
-  double exposed_shard_seconds = 0;    // it waited for GATHER, REDUCE, NORM or TIE
+  double compute_seconds = 0;        // the compute stream was busy
+  double bubble_seconds = 0;         // it waited for a neighbour's activation or gradient
+  double exposed_shard_seconds = 0;  // it waited for GATHER, REDUCE, NORM or TIE
   std::array<double, kNumOps> op_seconds{};
   std::array<int64_t, kNumOps> op_bytes{};  // moved by this rank
-  std::optional<uint64_t> parameter_hash_part;  // sum over this rank's own elements: add over ranks, modulo 2^64
+  std::optional<uint64_t>
+      parameter_hash_part;  // sum over this rank's own elements: add over ranks, modulo 2^64
 };
 
-// The state of one unit that this rank owns, for checkpoints: elements `range` of the flat buffer. Host memory.
+// The state of one unit that this rank owns, for checkpoints: elements `range` of the flat buffer.
+// Host memory.
 struct UnitState {
   int unit = 0;
   int64_t begin = 0, end = 0;
@@ -76,8 +79,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Allocates everything (after this no step allocates) and sets initial weights. `plan` is validated here again.
-  // Device, kernels and transport outlive the engine.
+  // Allocates everything (after this no step allocates) and sets initial weights. `plan` is
+  // validated here again. Device, kernels and transport outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Make(const Plan& plan, const JobSpec& job,
                                                       const EngineOptions& options, Device& device,
                                                       Kernels& kernels, Transport& transport);
@@ -86,8 +89,8 @@ class Engine {
   virtual absl::StatusOr<StepReport> Step(int64_t step, const SampleReader& samples, bool hash) = 0;
   // Mean loss over `batches` global batches, starting at sample 0 of `samples`.
   virtual absl::StatusOr<double> Evaluate(int64_t batches, const SampleReader& samples) = 0;
-  // Optimizer state, by unit, of what this rank owns after the optimizer (with ZeRO 0: its shard's range of the whole).
-  // Head ends of tied tables are left out.
+  // Optimizer state, by unit, of what this rank owns after the optimizer (with ZeRO 0: its shard's
+  // range of the whole). Head ends of tied tables are left out.
   virtual std::vector<UnitState> States() = 0;
   // Number of optimizer updates made so far (steps less skipped ones).
   virtual int64_t updates() const = 0;

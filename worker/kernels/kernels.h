@@ -1,13 +1,15 @@
-// Arithmetic on views and a stream: all that a backend must provide. Every operation is mandatory, allocates nothing,
-// and passes one conformance suite against reference/.
+// Arithmetic on views and a stream: all that a backend must provide. Every operation is mandatory,
+// allocates nothing, and passes one conformance suite against reference/.
 //
-// Assign or accumulate, once for all: outputs and gradients of activations are assigned; gradients of weights (dw, db,
-// always fp32) are accumulated. Inputs may not overlap outputs unless a comment says so.
+// Assign or accumulate, once for all: outputs and gradients of activations are assigned; gradients
+// of weights (dw, db, always fp32) are accumulated. Inputs may not overlap outputs unless a comment
+// says so.
 //
-// Shapes: N rows (tokens), B sequences, T positions (N = B * T), I inputs, O outputs, H hidden size, V vocabulary,
-// Q query heads, K key-value heads, D head size. Activations and weights share one type (fp32 or bf16), sums inside an
-// operation are formed in fp32 or better. Results depend on values and shapes alone: not on addresses, timing or history.
-// Everything is asynchronous on `stream`; a failure sticks to the stream.
+// Shapes: N rows (tokens), B sequences, T positions (N = B * T), I inputs, O outputs, H hidden
+// size, V vocabulary, Q query heads, K key-value heads, D head size. Activations and weights share
+// one type (fp32 or bf16), sums inside an operation are formed in fp32 or better. Results depend on
+// values and shapes alone: not on addresses, timing or history. Everything is asynchronous on
+// `stream`; a failure sticks to the stream.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +51,11 @@ class Kernels {
 
   // --- memory ---
   virtual void Zero(Tensor x, Stream& stream) = 0;
-  virtual void Convert(Tensor from, Tensor to, Stream& stream) = 0;            // to <- from, between fp32 and bf16, or copy
-  virtual void Add(Tensor a, Tensor b, Tensor sum, Stream& stream) = 0;        // sum <- a + b; sum may be a or b
-  virtual void Accumulate(Tensor x, Tensor sum, Stream& stream) = 0;           // sum <- sum + x, fp32
+  virtual void Convert(Tensor from, Tensor to,
+                       Stream& stream) = 0;  // to <- from, between fp32 and bf16, or copy
+  virtual void Add(Tensor a, Tensor b, Tensor sum,
+                   Stream& stream) = 0;  // sum <- a + b; sum may be a or b
+  virtual void Accumulate(Tensor x, Tensor sum, Stream& stream) = 0;  // sum <- sum + x, fp32
 
   // --- linear: y[N,O] = x[N,I] w + b[O] ---
   // `bias` without data: none.
@@ -59,22 +63,24 @@ class Kernels {
                              Stream& stream) = 0;
   virtual void LinearBackwardInput(Tensor dy_NO, Tensor w, WeightLayout layout, Tensor dx_NI,
                                    Stream& stream) = 0;
-  virtual void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw, Tensor db_O,
-                                    Stream& stream) = 0;
+  virtual void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw,
+                                    Tensor db_O, Stream& stream) = 0;
 
   // --- normalisation over H ---
-  // `mean_N`, `rstd_N`: fp32, kept for the backward passes. RMSNorm has no mean (no data) and no bias.
-  virtual void LayerNormForward(Tensor x_NH, Tensor w_H, Tensor b_H, double epsilon, Tensor y_NH, Tensor mean_N,
-                                Tensor rstd_N, Stream& stream) = 0;
-  virtual void LayerNormBackwardInput(Tensor dy_NH, Tensor x_NH, Tensor w_H, Tensor mean_N, Tensor rstd_N,
-                                      Tensor dx_NH, Stream& stream) = 0;
-  virtual void LayerNormBackwardWeight(Tensor dy_NH, Tensor x_NH, Tensor mean_N, Tensor rstd_N, Tensor dw_H,
-                                       Tensor db_H, Stream& stream) = 0;
+  // `mean_N`, `rstd_N`: fp32, kept for the backward passes. RMSNorm has no mean (no data) and no
+  // bias.
+  virtual void LayerNormForward(Tensor x_NH, Tensor w_H, Tensor b_H, double epsilon, Tensor y_NH,
+                                Tensor mean_N, Tensor rstd_N, Stream& stream) = 0;
+  virtual void LayerNormBackwardInput(Tensor dy_NH, Tensor x_NH, Tensor w_H, Tensor mean_N,
+                                      Tensor rstd_N, Tensor dx_NH, Stream& stream) = 0;
+  virtual void LayerNormBackwardWeight(Tensor dy_NH, Tensor x_NH, Tensor mean_N, Tensor rstd_N,
+                                       Tensor dw_H, Tensor db_H, Stream& stream) = 0;
   virtual void RmsNormForward(Tensor x_NH, Tensor w_H, double epsilon, Tensor y_NH, Tensor rstd_N,
                               Stream& stream) = 0;
-  virtual void RmsNormBackwardInput(Tensor dy_NH, Tensor x_NH, Tensor w_H, Tensor rstd_N, Tensor dx_NH,
-                                    Stream& stream) = 0;
-  virtual void RmsNormBackwardWeight(Tensor dy_NH, Tensor x_NH, Tensor rstd_N, Tensor dw_H, Stream& stream) = 0;
+  virtual void RmsNormBackwardInput(Tensor dy_NH, Tensor x_NH, Tensor w_H, Tensor rstd_N,
+                                    Tensor dx_NH, Stream& stream) = 0;
+  virtual void RmsNormBackwardWeight(Tensor dy_NH, Tensor x_NH, Tensor rstd_N, Tensor dw_H,
+                                     Stream& stream) = 0;
 
   // --- pointwise ---
   // GELU with tanh (Hendrycks & Gimpel), as GPT-2's gelu_new. dx may be dy.
@@ -82,47 +88,53 @@ class Kernels {
   virtual void GeluBackward(Tensor dy, Tensor x, Tensor dx, Stream& stream) = 0;
   // y = silu(gate) * up. dgate may be gate, dup may be up.
   virtual void SwiGluForward(Tensor gate, Tensor up, Tensor y, Stream& stream) = 0;
-  virtual void SwiGluBackward(Tensor dy, Tensor gate, Tensor up, Tensor dgate, Tensor dup, Stream& stream) = 0;
-  // Rotary position embedding in place on x[N, heads * D], halves rotated as Hugging Face's Llama does; position of row
-  // n is n % sequence. `inverse` rotates back: the backward pass.
-  virtual void Rope(Tensor x, int64_t sequence, int64_t head_size, double theta, bool inverse, Stream& stream) = 0;
+  virtual void SwiGluBackward(Tensor dy, Tensor gate, Tensor up, Tensor dgate, Tensor dup,
+                              Stream& stream) = 0;
+  // Rotary position embedding in place on x[N, heads * D], halves rotated as Hugging Face's Llama
+  // does; position of row n is n % sequence. `inverse` rotates back: the backward pass.
+  virtual void Rope(Tensor x, int64_t sequence, int64_t head_size, double theta, bool inverse,
+                    Stream& stream) = 0;
 
   // --- causal attention, scale 1/sqrt(D) ---
-  // q[N, Q*D], k and v [N, K*D]: views may be columns of one wider matrix, so row strides (elements) are given.
-  // log_sum_exp[N, Q] fp32 is kept for the backward pass. No [T,T] matrix of a whole batch is ever formed.
+  // q[N, Q*D], k and v [N, K*D]: views may be columns of one wider matrix, so row strides
+  // (elements) are given. log_sum_exp[N, Q] fp32 is kept for the backward pass. No [T,T] matrix of
+  // a whole batch is ever formed.
   struct Strided {
     Tensor view;         // first row's elements
     int64_t row_stride;  // elements
   };
-  virtual void AttentionForward(const AttentionShape& shape, Strided q, Strided k, Strided v, Tensor y_NH,
-                                Tensor log_sum_exp, Tensor workspace, Stream& stream) = 0;
-  virtual void AttentionBackward(const AttentionShape& shape, Tensor dy_NH, Strided q, Strided k, Strided v,
-                                 Tensor y_NH, Tensor log_sum_exp, Strided dq, Strided dk, Strided dv,
-                                 Tensor workspace, Stream& stream) = 0;
+  virtual void AttentionForward(const AttentionShape& shape, Strided q, Strided k, Strided v,
+                                Tensor y_NH, Tensor log_sum_exp, Tensor workspace,
+                                Stream& stream) = 0;
+  virtual void AttentionBackward(const AttentionShape& shape, Tensor dy_NH, Strided q, Strided k,
+                                 Strided v, Tensor y_NH, Tensor log_sum_exp, Strided dq, Strided dk,
+                                 Strided dv, Tensor workspace, Stream& stream) = 0;
   // `workspace`: fp32, AttentionWorkspaceElements of common/plan/sizes.h.
 
   // --- embedding ---
   // y[n] = table[tokens[n]] (+ positions[n % sequence] when it has data).
-  virtual void EmbeddingForward(Tensor tokens_N, Tensor table_VH, Tensor positions_TH, int64_t sequence, Tensor y_NH,
-                                Stream& stream) = 0;
+  virtual void EmbeddingForward(Tensor tokens_N, Tensor table_VH, Tensor positions_TH,
+                                int64_t sequence, Tensor y_NH, Stream& stream) = 0;
   // dtable (if it has data) and dpositions (if it has data) accumulate, rows added in order of n.
   virtual void EmbeddingBackward(Tensor dy_NH, Tensor tokens_N, int64_t sequence, Tensor dtable_VH,
                                  Tensor dpositions_TH, Stream& stream) = 0;
 
   // --- loss ---
-  // Softmax cross-entropy summed over valid targets, fused with its gradient: logits become d(sum)/d(logits) in place.
-  // Adds to *sums (device memory); the sum over rows is formed in double in order of n.
+  // Softmax cross-entropy summed over valid targets, fused with its gradient: logits become
+  // d(sum)/d(logits) in place. Adds to *sums (device memory); the sum over rows is formed in double
+  // in order of n.
   virtual void CrossEntropy(Tensor logits_NV, Tensor targets_N, LossSums* sums, Stream& stream) = 0;
   // The same without the gradient; logits are left as they are.
-  virtual void CrossEntropyLoss(Tensor logits_NV, Tensor targets_N, LossSums* sums, Stream& stream) = 0;
+  virtual void CrossEntropyLoss(Tensor logits_NV, Tensor targets_N, LossSums* sums,
+                                Stream& stream) = 0;
 
   // --- optimizer ---
-  // Decoupled weight decay (Loshchilov & Hutter, 2019) with bias correction. master, m, v, gradient_sum: fp32;
-  // `parameters` (fp32 or bf16) receives the rounded master. All of equal size.
-  virtual void AdamW(const AdamWStep& step, Tensor gradient_sum, Tensor master, Tensor m, Tensor v, Tensor parameters,
-                     Stream& stream) = 0;
-  // blocks[i] <- sum of squares (double) of elements [64 i, 64 i + 64) of x (fp32), always formed in the same order.
-  // x.elements() is a multiple of kBlockElements.
+  // Decoupled weight decay (Loshchilov & Hutter, 2019) with bias correction. master, m, v,
+  // gradient_sum: fp32; `parameters` (fp32 or bf16) receives the rounded master. All of equal size.
+  virtual void AdamW(const AdamWStep& step, Tensor gradient_sum, Tensor master, Tensor m, Tensor v,
+                     Tensor parameters, Stream& stream) = 0;
+  // blocks[i] <- sum of squares (double) of elements [64 i, 64 i + 64) of x (fp32), always formed
+  // in the same order. x.elements() is a multiple of kBlockElements.
   virtual void SumSquaresByBlock(Tensor x, double* blocks, Stream& stream) = 0;
   // *found <- 1 when any element is NaN or infinite; otherwise it is left alone.
   virtual void FindNonFinite(Tensor x, int32_t* found, Stream& stream) = 0;

@@ -7,8 +7,8 @@
 
 namespace esteira {
 
-// A view of contiguous elements in device memory: it owns nothing. Two dimensions are enough for every kernel; a view
-// with no rows is legal and every kernel then does nothing.
+// A view of contiguous elements in device memory: it owns nothing. Two dimensions are enough for
+// every kernel; a view with no rows is legal and every kernel then does nothing.
 struct Tensor {
   std::byte* data = nullptr;
   ElementType type = ElementType::kFp32;

@@ -27,7 +27,8 @@ class Channel {
   // Blocks for one message. Unavailable at the end of the stream, DataLoss for a frame that cannot
   // be read.
   absl::Status Read(google::protobuf::MessageLite& message);
-  // Ends a blocked Read and every later one; Write goes on. Any thread.
+  // Ends a blocked Read; later ones still return what had arrived, then Unavailable. Write goes on.
+  // Any thread.
   void StopReading();
 
   static constexpr uint32_t kMaxMessageBytes = 256u << 20;

@@ -43,8 +43,9 @@ v1::StepReportProto EncodeStep(const StepReport& report, int64_t epoch,
     record.set_skip_cause("no valid target in the global batch");
   }
   record.set_step_seconds(report.step_seconds);
-  record.set_bubble_ratio(report.bubble_seconds / report.step_seconds);
-  record.set_exposed_communication_ratio(report.exposed_shard_seconds / report.step_seconds);
+  const double seconds = report.step_seconds;
+  record.set_bubble_ratio(seconds > 0 ? report.bubble_seconds / seconds : 0);
+  record.set_exposed_communication_ratio(seconds > 0 ? report.exposed_shard_seconds / seconds : 0);
   record.set_epoch(epoch);
   if (validation_loss) record.set_validation_loss(*validation_loss);
   if (report.parameter_hash_part) {

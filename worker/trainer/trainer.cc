@@ -57,13 +57,11 @@ SampleReader ReaderOf(const DataSet& data) {
                  std::span<int32_t> targets) { return data.Read(first, count, inputs, targets); };
 }
 
-// Which samples the step consumed, as (source, sample) pairs in the order of the global batch.
+// Which samples the step consumed, in the order of the global batch.
 void AddSampleIds(const Setup& setup, int64_t step, v1::StepReportProto& report) {
   const int64_t batch = setup.job.global_batch_size;
   for (int64_t i = 0; i < batch; ++i) {
-    const SampleId id = setup.train->At((step - 1) * batch + i);
-    report.add_sample_sources(id.source);
-    report.add_sample_ids(id.sample);
+    report.add_sample_ids(setup.train->NumberOf(setup.train->At((step - 1) * batch + i)));
   }
 }
 

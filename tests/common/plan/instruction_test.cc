@@ -96,7 +96,8 @@ TEST(InstructionTest, RefusesWithTheReason) {
 }
 
 TEST(InstructionTest, RefusesNothingAtAll) {
-  EXPECT_EQ(ParseInstruction(absl::string_view()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseInstruction(absl::string_view()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(ParseInstruction("NORM ").ok());
 }
 

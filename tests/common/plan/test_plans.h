@@ -31,8 +31,9 @@ Plan TwoStagePlan();
 // micro-batch.
 Plan OneRankPlan();
 
-// Two stages with two chunks each in the shape of a V (embedding and head; both blocks), two replicas, two micro-batches,
-// ZeRO 2, tied table with both ends on one rank, I and W apart on the blocks.
+// Two stages with two chunks each in the shape of a V (embedding and head; both blocks), two
+// replicas, two micro-batches, ZeRO 2, tied table with both ends on one rank, I and W apart on the
+// blocks.
 Plan VShapePlan();
 
 // The plan as it stands before slots are numbered, and before anything but computing and exchanges

@@ -301,7 +301,7 @@ TEST_F(ControllerTest, LogsCheckpointsAndValidationAreKept) {
   EXPECT_THAT(*store_->ListCheckpoints("job-1"), SizeIs(1));
   EXPECT_EQ(Find("job-1").validation_loss, 3.5);
   EXPECT_THAT(*RealFileSystem().Read(directory_->JobFolder("job-1") + "/samples.jsonl"),
-              HasSubstr("[3,5]"));
+              HasSubstr("[5,3,5]"));
 }
 
 TEST_F(ControllerTest, WithAFullDiskNothingIsAcknowledgedAndNothingIsLost) {

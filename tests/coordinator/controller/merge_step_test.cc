@@ -56,7 +56,7 @@ TEST(MergeStep, TakesValidationAndCauseFromWhoeverHasThem) {
   EXPECT_EQ(merged->record.validation_loss, 4);
   EXPECT_TRUE(merged->record.skipped);
   EXPECT_EQ(merged->record.skip_cause, "rank 1 unit 2");
-  EXPECT_THAT(merged->sample_ids, ElementsAre(1, 4, 9));
+  EXPECT_THAT(merged->sample_ids, ElementsAre(9, 1, 1, 4));
 }
 
 TEST(MergeStep, DisagreementOfAnythingThatMustBeEqual) {

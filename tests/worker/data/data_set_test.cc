@@ -66,6 +66,9 @@ TEST_F(DataSetTest, ValidationIsInFileOrderAndWraps) {
   for (int64_t i = 0; i < 7; ++i) order.push_back((*data)->At(i));
   const std::vector<SampleId> expected = {{0, 0}, {0, 1}, {1, 0}, {1, 1}, {1, 2}, {0, 0}, {0, 1}};
   EXPECT_EQ(order, expected);
+  for (int64_t i = 0; i < 7; ++i) {
+    EXPECT_EQ((*data)->NumberOf(order[static_cast<size_t>(i)]), i % 5);
+  }
 }
 
 TEST_F(DataSetTest, AnEmptyReadIsLegal) {
