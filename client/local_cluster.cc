@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -51,6 +52,33 @@ uint64_t StartTicks(int pid) {
       absl::StrSplit(absl::string_view(after_name + 1), ' ', absl::SkipEmpty());
   if (fields.size() < 20 || fields[0] == "Z") return 0;
   return std::strtoull(fields[19].c_str(), nullptr, 10);
+}
+
+// Field `name` of what may be anything: nlohmann's own access throws when a type is wrong.
+std::string TextOf(const json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// 0 when the field is not there or is not an integer of 0 to `largest`.
+uint64_t NumberOf(const json& object, const char* name, uint64_t largest) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (found == object.end() || !found->is_number_integer()) return 0;
+  if (!found->is_number_unsigned() && found->get<int64_t>() < 0) return 0;
+  const auto value = found->get<uint64_t>();
+  return value <= largest ? value : 0;
+}
+
+LocalDaemon DecodeDaemon(const json& daemon) {
+  return {.name = TextOf(daemon, "name"),
+          .pid = static_cast<int>(NumberOf(daemon, "pid", std::numeric_limits<int>::max())),
+          .start_ticks = NumberOf(daemon, "start_ticks", std::numeric_limits<uint64_t>::max()),
+          .log = TextOf(daemon, "log"),
+          .metrics = TextOf(daemon, "metrics")};
+}
+
+bool IsComplete(const LocalDaemon& daemon) {
+  return !daemon.name.empty() && daemon.pid > 0 && daemon.start_ticks > 0;
 }
 
 absl::StatusOr<LocalDaemon> StartDaemon(const std::string& name, const std::string& log,
@@ -127,15 +155,13 @@ absl::Status StartCoordinator(const LocalClusterOptions& options, LocalCluster& 
            absl::StrCat("--port_file=", ports_path)}));
   cluster.daemons.push_back(coordinator);
   ASSIGN_OR_RETURN(const json ports, AwaitPorts(coordinator, ports_path));
-  cluster.server = ports.value("address", "");
-  cluster.daemons.back().metrics = ports.value("metrics_address", "");
+  cluster.server = TextOf(ports, "address");
+  cluster.daemons.back().metrics = TextOf(ports, "metrics_address");
   return absl::OkStatus();
 }
 
 absl::Status StartWorkers(const LocalClusterOptions& options, LocalCluster& cluster) {
   RealFileSystem files;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.threads > 0 ? options.threads : std::max(1, cores / options.workers);
   for (int i = 0; i < options.workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
     const std::string ports_path = absl::StrCat(options.directory, "/", name, ".ports");
@@ -144,7 +170,8 @@ absl::Status StartWorkers(const LocalClusterOptions& options, LocalCluster& clus
         LocalDaemon worker,
         StartDaemon(name, absl::StrCat(options.directory, "/logs/", name, ".log"),
                     {ProgramPath("esteira-worker"), absl::StrCat("--coordinator=", cluster.server),
-                     absl::StrCat("--id=", name), absl::StrCat("--threads=", threads),
+                     absl::StrCat("--id=", name), absl::StrCat("--threads=", options.threads),
+                     absl::StrCat("--workers_on_host=", options.workers),
                      "--metrics_listen=127.0.0.1:0", absl::StrCat("--port_file=", ports_path)}));
     cluster.daemons.push_back(worker);
   }
@@ -152,7 +179,7 @@ absl::Status StartWorkers(const LocalClusterOptions& options, LocalCluster& clus
     LocalDaemon& worker = cluster.daemons[i];
     ASSIGN_OR_RETURN(const json ports, AwaitPorts(worker, absl::StrCat(options.directory, "/",
                                                                        worker.name, ".ports")));
-    worker.metrics = ports.value("metrics_address", "");
+    worker.metrics = TextOf(ports, "metrics_address");
   }
   return absl::OkStatus();
 }
@@ -188,7 +215,9 @@ absl::Status WriteCluster(const LocalCluster& cluster) {
   }
   const json root = {{"server", cluster.server}, {"daemons", daemons}};
   RealFileSystem files;
-  return WriteFileAtomically(files, ClusterFile(cluster.directory), root.dump(2) + "\n");
+  // A path need not be UTF-8; without `replace` dump would throw.
+  return WriteFileAtomically(files, ClusterFile(cluster.directory),
+                             root.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 bool AwaitEnd(const LocalDaemon& daemon, absl::Time deadline) {
@@ -279,17 +308,15 @@ absl::StatusOr<LocalCluster> ReadLocalCluster(const std::string& directory) {
   }
   ASSIGN_OR_RETURN(const std::string text, files.Read(path));
   const json root = json::parse(text, nullptr, false);
-  if (!root.is_object() || !root.contains("daemons") || !root["daemons"].is_array()) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is not the file that `esteira local up` wrote"));
+  const absl::Status bad =
+      absl::DataLossError(absl::StrCat(path, " is not the file that `esteira local up` wrote"));
+  LocalCluster cluster{.directory = directory, .server = TextOf(root, "server"), .daemons = {}};
+  if (cluster.server.empty() || !root.contains("daemons") || !root["daemons"].is_array()) {
+    return bad;
   }
-  LocalCluster cluster{.directory = directory, .server = root.value("server", ""), .daemons = {}};
   for (const json& daemon : root["daemons"]) {
-    cluster.daemons.push_back({.name = daemon.value("name", ""),
-                               .pid = daemon.value("pid", 0),
-                               .start_ticks = daemon.value("start_ticks", uint64_t{0}),
-                               .log = daemon.value("log", ""),
-                               .metrics = daemon.value("metrics", "")});
+    cluster.daemons.push_back(DecodeDaemon(daemon));
+    if (!IsComplete(cluster.daemons.back())) return bad;
   }
   return cluster;
 }

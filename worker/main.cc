@@ -28,14 +28,18 @@
 #include "common/observability/process_collector.h"
 #include "common/observability/worker_metrics.h"
 #include "worker/agent/agent.h"
+#include "worker/device/device.h"
 #include "worker/inference/commands.h"
 #include "worker/trainer/trainer.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "The coordinator, host:port");
 ABSL_FLAG(std::string, id, "",
           "Name of this worker, unique in the cluster; default: the host's name");
-ABSL_FLAG(int, threads, 0, "Threads of the compute kernels; 0: the machine's cores");
-ABSL_FLAG(int64_t, memory_bytes, 0, "Memory that jobs may use; 0: what the machine has");
+ABSL_FLAG(int, threads, 0,
+          "Threads of the compute kernels; 0: the machine's cores, by --workers_on_host");
+ABSL_FLAG(int64_t, memory_bytes, 0,
+          "Memory that jobs may use; 0: what the machine has, by --workers_on_host");
+ABSL_FLAG(int, workers_on_host, 1, "How many workers share this machine's cores and memory");
 ABSL_FLAG(std::string, network_device, "lo",
           "Network device of the data plane (UCX_NET_DEVICES), e.g. eth0");
 ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:9091",
@@ -59,17 +63,22 @@ absl::StatusOr<LogLevel> ParseLevel(const std::string& name) {
       absl::StrCat("--log_level ", name, ": use debug, info, warning or error"));
 }
 
-int64_t PhysicalMemoryBytes() { return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE); }
-
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
+int WorkersOnHost() { return std::max(1, absl::GetFlag(FLAGS_workers_on_host)); }
+
 int Threads() {
   const int threads = absl::GetFlag(FLAGS_threads);
-  return threads > 0 ? threads
-                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads > 0) return threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / WorkersOnHost());
+}
+
+int64_t MemoryBytes() {
+  const int64_t bytes = absl::GetFlag(FLAGS_memory_bytes);
+  return bytes > 0 ? bytes : MakeCpuDevice({})->total_memory_bytes() / WorkersOnHost();
 }
 
 AgentOptions MakeAgentOptions() {
@@ -80,13 +89,14 @@ AgentOptions MakeAgentOptions() {
       absl::GetFlag(FLAGS_id).empty() ? options.host : absl::GetFlag(FLAGS_id);
   absl::BitGen random;
   options.session.incarnation = absl::Uniform<uint64_t>(random);
-  options.memory_bytes = absl::GetFlag(FLAGS_memory_bytes) > 0 ? absl::GetFlag(FLAGS_memory_bytes)
-                                                               : PhysicalMemoryBytes();
+  options.memory_bytes = MemoryBytes();
   options.threads = Threads();
   options.version = ESTEIRA_VERSION;
   options.orphan_timeout = absl::GetFlag(FLAGS_orphan_timeout);
-  options.trainer_command = {"/proc/self/exe", "trainer",
+  options.trainer_command = {"/proc/self/exe",
+                             "trainer",
                              absl::StrCat("--threads=", options.threads),
+                             absl::StrCat("--memory_bytes=", options.memory_bytes),
                              absl::StrCat("--network_device=", absl::GetFlag(FLAGS_network_device)),
                              absl::StrCat("--log_level=", absl::GetFlag(FLAGS_log_level))};
   return options;
@@ -154,7 +164,9 @@ absl::Status RunTrainerProcess() {
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("trainer", level);
   Channel channel(kChannelDescriptor);
   return RunTrainer(channel,
-                    {.threads = Threads(), .network_device = absl::GetFlag(FLAGS_network_device)},
+                    {.threads = Threads(),
+                     .memory_bytes = MemoryBytes(),
+                     .network_device = absl::GetFlag(FLAGS_network_device)},
                     Logger(*sink));
 }
 

@@ -25,7 +25,7 @@ absl::Status FileError(absl::string_view what, const std::string& path, int erro
     case EROFS: return absl::PermissionDeniedError(message);
     case ENOSPC:
     case EDQUOT: return absl::ResourceExhaustedError(message);
-    default: return absl::UnavailableError(message);
+    default: return absl::InternalError(message);
   }
 }
 

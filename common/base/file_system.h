@@ -23,7 +23,7 @@ class WritableFile {
 
 // Every effect on files goes through here, so that a test can fill the disk, tear a write or drop
 // unsynced bytes. Thread-safe. Errors name the path: NotFound, PermissionDenied, ResourceExhausted
-// (disk full), Unavailable (other).
+// (disk full), Internal (other).
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

@@ -20,7 +20,7 @@ absl::Status OpenError(const std::string& path, int error) {
     case ENOENT: return absl::NotFoundError(message);
     case EACCES:
     case EPERM: return absl::PermissionDeniedError(message);
-    default: return absl::UnavailableError(message);
+    default: return absl::InternalError(message);
   }
 }
 

@@ -92,6 +92,8 @@ class Device {
 
 struct CpuDeviceOptions {
   int threads = 1;  // of one kernel
+  int64_t memory_bytes =
+      0;  // that may be allocated; 0: what the machine, or its control group, has
 };
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options);
 // Unimplemented with one clear sentence unless built with CUDA.

@@ -81,7 +81,7 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   setup.operation_timeout = absl::Milliseconds(configure.operation_timeout_ms());
   RETURN_IF_ERROR(CheckNothingToResume(setup.job));
   RETURN_IF_ERROR(OpenData(setup));
-  setup.device = MakeCpuDevice({.threads = options.threads});
+  setup.device = MakeCpuDevice({.threads = options.threads, .memory_bytes = options.memory_bytes});
   setup.kernels = MakeCpuKernels(options.threads);
   ASSIGN_OR_RETURN(setup.peak_flops,
                    MeasureFlops(*setup.device, *setup.kernels, setup.plan.precision));

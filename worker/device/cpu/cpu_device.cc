@@ -43,7 +43,10 @@ std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
 }
 
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
-    : options_(options), total_memory_bytes_(MemoryOfThisMachine()) {}
+    : options_(options),
+      total_memory_bytes_(options.memory_bytes > 0
+                              ? std::min(options.memory_bytes, MemoryOfThisMachine())
+                              : MemoryOfThisMachine()) {}
 
 absl::StatusOr<Buffer> CpuDevice::Allocate(int64_t bytes, MemoryKind kind) {
   if (bytes < 0)
