@@ -15,7 +15,9 @@ absl::StatusOr<std::unique_ptr<MetricsExposer>> MetricsExposer::Open(
     std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
   std::unique_ptr<prometheus::Exposer> exposer;
   try {
-    exposer = std::make_unique<prometheus::Exposer>(address);
+    // A connection that says nothing holds one of the few threads only for a moment.
+    exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", "16", "request_timeout_ms", "1000"});
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address,
                                                ": is the address taken, or not of this machine? (",

@@ -23,13 +23,18 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string Scrape(int port) {
+int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return "";
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+std::string Scrape(int port) {
+  const int fd = Connect(port);
   const std::string request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string response;
@@ -85,6 +90,17 @@ TEST(Metrics, ATakenAddressIsNamed) {
   const absl::Status status = MetricsExposer::Open(address, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+}
+
+TEST(Metrics, IdleConnectionsDoNotBlockScrapes) {
+  auto registry = std::make_shared<prometheus::Registry>();
+  ExportBuildInfo(*registry, "test", "1");
+  auto exposer = MetricsExposer::Open("127.0.0.1:0", {registry});
+  ASSERT_TRUE(exposer.ok());
+  std::vector<int> idle;
+  for (int i = 0; i < 18; ++i) idle.push_back(Connect((*exposer)->port()));
+  EXPECT_THAT(Scrape((*exposer)->port()), HasSubstr("esteira_build_info"));
+  for (const int fd : idle) close(fd);
 }
 
 TEST(WorkerMetrics, KnownSeriesAreThereAtZeroAndUnknownOnesAreOther) {
