@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace esteira {
@@ -26,9 +27,16 @@ class ShardMap {
   Range Shard(int replica) const {
     return {replica * shard_elements_, (replica + 1) * shard_elements_};
   }
+  // The shard without the padding: what of it is state. Empty for a replica that holds only
+  // padding.
+  Range Valid(int replica) const {
+    const Range shard = Shard(replica);
+    return {std::min(shard.begin, flat_elements_), std::min(shard.end, flat_elements_)};
+  }
 
  private:
   int replicas_;
+  int64_t flat_elements_;
   int64_t shard_elements_;
 };
 

@@ -30,7 +30,7 @@ absl::Status StateStream::Move(const UnitState& state, int buffer, const ShardMa
   if (replica_ != 0) return Send(state, buffer);
   consume(state.begin, StateBuffer(state, buffer));
   for (int replica = 1; replica < shards.replicas(); ++replica) {
-    RETURN_IF_ERROR(Receive(state.unit, buffer, replica, shards.Shard(replica), consume));
+    RETURN_IF_ERROR(Receive(state.unit, buffer, replica, shards.Valid(replica), consume));
   }
   return absl::OkStatus();
 }
@@ -46,10 +46,10 @@ absl::Status StateStream::Send(const UnitState& state, int buffer) {
   return absl::OkStatus();
 }
 
-absl::Status StateStream::Receive(int unit, int buffer, int replica, const Range& shard,
+absl::Status StateStream::Receive(int unit, int buffer, int replica, const Range& valid,
                                   const Consumer& consume) {
-  for (int64_t begin = shard.begin; begin < shard.end; begin += kPieceElements) {
-    piece_.resize(static_cast<size_t>(std::min(kPieceElements, shard.end - begin)));
+  for (int64_t begin = valid.begin; begin < valid.end; begin += kPieceElements) {
+    piece_.resize(static_cast<size_t>(std::min(kPieceElements, valid.end - begin)));
     const Transfer transfer{Transfer::Direction::kReceive, ranks_[static_cast<size_t>(replica)],
                             TagOf(unit, buffer), std::as_writable_bytes(std::span<float>(piece_))};
     RETURN_IF_ERROR(transport_.Run(std::span<const Transfer>(&transfer, 1), timeout_));

@@ -18,8 +18,9 @@ inline constexpr int kNumStateBuffers = 3;
 std::span<float> StateBuffer(const UnitState& state, int buffer);  // 0 master, 1 m, 2 v
 
 // The replicas' shards of one state buffer, put together at replica 0 in pieces, so that memory
-// stays bounded whatever the unit's size. `ranks`: of the stage, by replica. All of them call for
-// the same unit and buffer in the same order.
+// stays bounded whatever the unit's size. Padding does not travel: a shard is ShardMap::Valid.
+// `ranks`: of the stage, by replica. Those that hold a part of a unit call for the same unit and
+// buffer in the same order.
 class StateStream {
  public:
   StateStream(Transport& transport, std::vector<int> ranks, int replica, absl::Duration timeout);
@@ -32,7 +33,7 @@ class StateStream {
 
  private:
   absl::Status Send(const UnitState& state, int buffer);
-  absl::Status Receive(int unit, int buffer, int replica, const Range& shard,
+  absl::Status Receive(int unit, int buffer, int replica, const Range& valid,
                        const Consumer& consume);
 
   Transport& transport_;

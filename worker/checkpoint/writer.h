@@ -37,7 +37,7 @@ class CheckpointWriter {
 
   // Writes <job.checkpoint_directory>/step-00000200 and then removes older checkpoints beyond
   // checkpoints_to_keep (0: none; those of later steps are left alone). `updates`: Engine::updates.
-  // `states`: Engine::States, ranges by ShardMap. A failure on any rank is returned on every rank,
+  // `states`: Engine::States. A failure on any rank is returned on every rank,
   // and leaves the earlier checkpoints as they were.
   absl::StatusOr<CheckpointResult> Write(int64_t step, int64_t updates,
                                          std::vector<UnitState> states);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/plan/dependencies.h"
+#include "common/plan/shard_map.h"
 #include "common/plan/validate.h"
 #include "worker/engine/handlers.h"
 #include "worker/engine/memory.h"
@@ -282,8 +283,9 @@ void ProgramEngine::ForEachOwned(const Visit& visit) const {
 std::vector<UnitState> ProgramEngine::States() {
   std::vector<UnitState> states;
   ForEachOwned([&](int index, const UnitSpec& spec, const UnitMemory& unit) {
-    const Range range = {unit.own.begin, std::min(unit.own.end, spec.flat_elements)};
-    if (range.size() <= 0) return;  // padding only
+    const Range range = ShardMap(spec.flat_elements, plan_.layout.replicas)
+                            .Valid(plan_.layout.ReplicaOfRank(options_.rank));
+    if (range.size() == 0) return;  // padding only
     const auto span = [&](const FlatPart& part) {
       return std::span<float>(part.Elements(range).as<float>(), static_cast<size_t>(range.size()));
     };

@@ -90,7 +90,8 @@ class Engine {
   // Mean loss over `batches` global batches, starting at sample 0 of `samples`.
   virtual absl::StatusOr<double> Evaluate(int64_t batches, const SampleReader& samples) = 0;
   // Optimizer state, by unit, of what this rank owns after the optimizer (with ZeRO 0: its shard's
-  // range of the whole). Head ends of tied tables are left out.
+  // range of the whole): ShardMap::Valid of each unit, without those where it is empty. Head ends
+  // of tied tables are left out.
   virtual std::vector<UnitState> States() = 0;
   // Number of optimizer updates made so far (steps less skipped ones).
   virtual int64_t updates() const = 0;

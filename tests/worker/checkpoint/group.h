@@ -84,7 +84,8 @@ class Group {
       if (unit % layout_.stages != layout_.StageOfRank(rank)) continue;
       if (spec.owner >= 0 || spec.flat_elements == 0) continue;
       const Range shard =
-          ShardMap(spec.flat_elements, layout_.replicas).Shard(layout_.ReplicaOfRank(rank));
+          ShardMap(spec.flat_elements, layout_.replicas).Valid(layout_.ReplicaOfRank(rank));
+      if (shard.size() == 0) continue;  // padding only, as Engine::States leaves it out
       UnitState state{unit, shard.begin, shard.end, {}, {}, {}};
       for (int buffer = 0; buffer < 3; ++buffer) {
         std::vector<float>& values = owned.memory.emplace_back();

@@ -86,6 +86,30 @@ INSTANTIATE_TEST_SUITE_P(Layouts, WriterLayoutTest,
                                          LayoutCase{4, 1}, LayoutCase{4, 2}, LayoutCase{4, 3},
                                          LayoutCase{1, 7}));
 
+// The last shard ends before its padding does, and a replica may hold nothing but padding.
+TEST(WriterTest, ShardsThatEndInPaddingOrHoldNothingElse) {
+  const JobSpec job = SmallJob(Architecture::kLlama, false, Precision::kFp32);
+  int clipped = 0;
+  int only_padding = 0;
+  for (int replicas = 2; replicas <= 5; ++replicas) {
+    for (const UnitSpec& unit : MakeUnits(job.model)) {
+      const ShardMap shards(unit.flat_elements, replicas);
+      for (int replica = 0; replica < replicas; ++replica) {
+        const int64_t valid = shards.Valid(replica).size();
+        if (valid == 0) ++only_padding;
+        if (valid > 0 && valid < shards.shard_elements()) ++clipped;
+      }
+    }
+    FakeFileSystem files;
+    for (const auto& result : Group(2, replicas).Write(job, 1, files)) {
+      ASSERT_TRUE(result.ok()) << replicas << " " << result.status();
+    }
+    ExpectTensors(files, job, "/ckpt/step-00000001");
+  }
+  EXPECT_GT(clipped, 0);
+  EXPECT_GT(only_padding, 0);
+}
+
 TEST(WriterTest, AUnitLargerThanAPieceAndManyReplicas) {
   JobSpec job = SmallJob(Architecture::kLlama, true, Precision::kBf16);
   job.model.vocab_size =
