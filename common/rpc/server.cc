@@ -1,5 +1,6 @@
 #include "common/rpc/server.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -36,8 +37,15 @@ absl::StatusOr<HostPort> ParseAddress(const std::string& address) {
   return result;
 }
 
+// A name may resolve to any address: of names, only localhost counts.
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  if (host.front() != '[' || host.back() != ']') return false;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &v6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 // Lives as long as one RPC. A call that ends without a status of ours was cancelled.
