@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/job_codec_faults.h"
+#include "common/plan/plan_codec.h"
 #include "esteira/v1/job.pb.h"
 
 namespace esteira {
@@ -22,7 +23,6 @@ constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 constexpr int64_t kMaxSequence = int64_t{1} << 20;
 constexpr int64_t kMaxBatch = int64_t{1} << 24;
 constexpr int64_t kMaxSteps = int64_t{1} << 36;
-constexpr int64_t kMaxRanks = int64_t{1} << 16;
 constexpr double kMaxParameters = 17592186044416.0;     // 2^44
 constexpr double kMaxTensorElements = 1099511627776.0;  // 2^40
 constexpr int64_t kNumBytes = 256;                      // of the tokenizer `bytes`

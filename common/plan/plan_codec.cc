@@ -56,34 +56,6 @@ void EncodeModel(const ModelSpec& model, v1::ResolvedModelProto& proto) {
   proto.set_rope_theta(model.rope_theta);
 }
 
-void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
-  proto.set_stages(layout.stages);
-  proto.set_chunks_per_stage(layout.chunks_per_stage);
-  proto.set_replicas(layout.replicas);
-  proto.set_zero(layout.zero);
-  proto.set_schedule(layout.schedule);
-  proto.set_reduce_every(layout.reduce_every);
-  proto.set_gather_for(layout.gather_for);
-  for (int boundary : layout.boundaries) proto.add_boundaries(boundary);
-  proto.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
-  proto.set_global_batch_size(layout.global_batch_size);
-  proto.set_micro_batch_size(layout.micro_batch_size);
-  proto.set_sequence_length(layout.sequence_length);
-}
-
-void EncodePrediction(const Prediction& prediction, v1::PredictionProto& proto) {
-  proto.set_step_seconds(prediction.step_seconds);
-  proto.set_bubble_ratio(prediction.bubble_ratio);
-  for (const MemoryUse& use : prediction.memory) {
-    v1::MemoryProto& out = *proto.add_memory();
-    out.set_parameters_bytes(use.parameters);
-    out.set_gradients_bytes(use.gradients);
-    out.set_optimizer_bytes(use.optimizer);
-    out.set_slots_bytes(use.slots);
-    out.set_workspace_bytes(use.workspace);
-  }
-}
-
 absl::Status OutOfRange(absl::string_view field, int64_t value, absl::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat("plan: ", field, " is ", value, ", expected ", expected));
@@ -185,8 +157,7 @@ absl::StatusOr<ModelSpec> DecodeModel(const v1::ResolvedModelProto& proto) {
   return model;
 }
 
-absl::StatusOr<Layout> DecodeLayout(const v1::LayoutProto& proto) {
-  Layout layout;
+absl::Status CheckLayout(const v1::LayoutProto& proto) {
   const std::pair<const char*, int64_t> counts[] = {
       {"layout.stages", proto.stages()},
       {"layout.chunks_per_stage", proto.chunks_per_stage()},
@@ -203,6 +174,28 @@ absl::StatusOr<Layout> DecodeLayout(const v1::LayoutProto& proto) {
   if (proto.recompute() != "none" && proto.recompute() != "full") {
     return absl::InvalidArgumentError("plan: layout.recompute is neither none nor full");
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
+  proto.set_stages(layout.stages);
+  proto.set_chunks_per_stage(layout.chunks_per_stage);
+  proto.set_replicas(layout.replicas);
+  proto.set_zero(layout.zero);
+  proto.set_schedule(layout.schedule);
+  proto.set_reduce_every(layout.reduce_every);
+  proto.set_gather_for(layout.gather_for);
+  for (int boundary : layout.boundaries) proto.add_boundaries(boundary);
+  proto.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
+  proto.set_global_batch_size(layout.global_batch_size);
+  proto.set_micro_batch_size(layout.micro_batch_size);
+  proto.set_sequence_length(layout.sequence_length);
+}
+
+Layout DecodeLayout(const v1::LayoutProto& proto) {
+  Layout layout;
   layout.stages = proto.stages();
   layout.chunks_per_stage = proto.chunks_per_stage();
   layout.replicas = proto.replicas();
@@ -218,21 +211,37 @@ absl::StatusOr<Layout> DecodeLayout(const v1::LayoutProto& proto) {
   return layout;
 }
 
+void EncodeMemory(const MemoryUse& memory, v1::MemoryProto& proto) {
+  proto.set_parameters_bytes(memory.parameters);
+  proto.set_gradients_bytes(memory.gradients);
+  proto.set_optimizer_bytes(memory.optimizer);
+  proto.set_slots_bytes(memory.slots);
+  proto.set_workspace_bytes(memory.workspace);
+}
+
+MemoryUse DecodeMemory(const v1::MemoryProto& proto) {
+  return {.parameters = proto.parameters_bytes(),
+          .gradients = proto.gradients_bytes(),
+          .optimizer = proto.optimizer_bytes(),
+          .slots = proto.slots_bytes(),
+          .workspace = proto.workspace_bytes()};
+}
+
+void EncodePrediction(const Prediction& prediction, v1::PredictionProto& proto) {
+  proto.set_step_seconds(prediction.step_seconds);
+  proto.set_bubble_ratio(prediction.bubble_ratio);
+  for (const MemoryUse& memory : prediction.memory) EncodeMemory(memory, *proto.add_memory());
+}
+
 Prediction DecodePrediction(const v1::PredictionProto& proto) {
   Prediction prediction;
   prediction.step_seconds = proto.step_seconds();
   prediction.bubble_ratio = proto.bubble_ratio();
-  for (const v1::MemoryProto& use : proto.memory()) {
-    prediction.memory.push_back({.parameters = use.parameters_bytes(),
-                                 .gradients = use.gradients_bytes(),
-                                 .optimizer = use.optimizer_bytes(),
-                                 .slots = use.slots_bytes(),
-                                 .workspace = use.workspace_bytes()});
+  for (const v1::MemoryProto& memory : proto.memory()) {
+    prediction.memory.push_back(DecodeMemory(memory));
   }
   return prediction;
 }
-
-}  // namespace
 
 v1::PlanProto EncodePlan(const Plan& plan) {
   v1::PlanProto proto;
@@ -249,7 +258,8 @@ v1::PlanProto EncodePlan(const Plan& plan) {
 absl::StatusOr<Plan> DecodePlan(const v1::PlanProto& proto) {
   Plan plan;
   ASSIGN_OR_RETURN(plan.model, DecodeModel(proto.model()));
-  ASSIGN_OR_RETURN(plan.layout, DecodeLayout(proto.layout()));
+  RETURN_IF_ERROR(CheckLayout(proto.layout()));
+  plan.layout = DecodeLayout(proto.layout());
   ASSIGN_OR_RETURN(plan.precision, ParsePrecision(proto.precision()));
   for (const v1::ProgramProto& program : proto.train()) {
     ASSIGN_OR_RETURN(plan.train.emplace_back(), DecodeProgram(program));

@@ -15,6 +15,9 @@
 #include "absl/strings/str_join.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/json.h"
+#include "coordinator/job/job_messages.h"
+#include "esteira/v1/cluster.pb.h"
 
 namespace esteira {
 namespace {
@@ -60,7 +63,8 @@ std::string DataDirectory::LogFolder(const std::string& job_id) const {
 }
 
 absl::Status DataDirectory::AppendStep(const std::string& job_id, const StepRecord& record) {
-  return Append(JobFolder(job_id), "steps.jsonl", absl::StrCat(ToJson(record), "\n"));
+  return Append(JobFolder(job_id), "steps.jsonl",
+                absl::StrCat(ToJson(EncodeStepRecord(record)), "\n"));
 }
 
 absl::Status DataDirectory::AppendSampleIds(const std::string& job_id, int64_t step, int64_t epoch,

@@ -27,6 +27,7 @@ class DataDirectory {
   std::string JobFolder(const std::string& job_id) const;
   std::string LogFolder(const std::string& job_id) const;
 
+  // A line as `esteira steps -o jsonl` prints it.
   absl::Status AppendStep(const std::string& job_id, const StepRecord& record);
   absl::Status AppendSampleIds(const std::string& job_id, int64_t step, int64_t epoch,
                                const std::vector<int64_t>& sample_ids);

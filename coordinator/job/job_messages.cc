@@ -1,5 +1,6 @@
 #include "coordinator/job/job_messages.h"
 
+#include "common/plan/plan_codec.h"
 #include "esteira/v1/cluster.pb.h"
 #include "esteira/v1/plan.pb.h"
 
@@ -16,67 +17,15 @@ JobState DecodeState(v1::JobState state) {
 static_assert(static_cast<int>(JobState::kQueued) + 1 == v1::QUEUED);
 static_assert(static_cast<int>(JobState::kCancelled) + 1 == v1::CANCELLED);
 
-void EncodeMemory(const MemoryUse& memory, v1::MemoryProto& message) {
-  message.set_parameters_bytes(memory.parameters);
-  message.set_gradients_bytes(memory.gradients);
-  message.set_optimizer_bytes(memory.optimizer);
-  message.set_slots_bytes(memory.slots);
-  message.set_workspace_bytes(memory.workspace);
-}
-
-void EncodeLayout(const Layout& layout, v1::LayoutProto& message) {
-  message.set_stages(layout.stages);
-  message.set_chunks_per_stage(layout.chunks_per_stage);
-  message.set_replicas(layout.replicas);
-  message.set_zero(layout.zero);
-  message.set_schedule(layout.schedule);
-  message.set_reduce_every(layout.reduce_every);
-  message.set_gather_for(layout.gather_for);
-  for (const int boundary : layout.boundaries) message.add_boundaries(boundary);
-  message.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
-  message.set_global_batch_size(layout.global_batch_size);
-  message.set_micro_batch_size(layout.micro_batch_size);
-  message.set_sequence_length(layout.sequence_length);
-}
-
-Layout DecodeLayout(const v1::LayoutProto& message) {
-  Layout layout;
-  layout.stages = message.stages();
-  layout.chunks_per_stage = message.chunks_per_stage();
-  layout.replicas = message.replicas();
-  layout.zero = message.zero();
-  layout.schedule = message.schedule();
-  layout.reduce_every = message.reduce_every();
-  layout.gather_for = message.gather_for();
-  layout.boundaries.assign(message.boundaries().begin(), message.boundaries().end());
-  layout.recompute = message.recompute() == "full" ? Recompute::kFull : Recompute::kNone;
-  layout.global_batch_size = message.global_batch_size();
-  layout.micro_batch_size = message.micro_batch_size();
-  layout.sequence_length = message.sequence_length();
-  return layout;
-}
-
 void EncodePlanSummary(const PlanSummary& plan, v1::Job& message) {
   EncodeLayout(plan.layout, *message.mutable_layout());
-  v1::PredictionProto& prediction = *message.mutable_prediction();
-  prediction.set_step_seconds(plan.prediction.step_seconds);
-  prediction.set_bubble_ratio(plan.prediction.bubble_ratio);
-  for (const MemoryUse& memory : plan.prediction.memory) {
-    EncodeMemory(memory, *prediction.add_memory());
-  }
+  EncodePrediction(plan.prediction, *message.mutable_prediction());
   message.set_plan_digest(plan.digest);
 }
 
 PlanSummary DecodePlanSummary(const v1::Job& message) {
-  PlanSummary plan;
-  plan.layout = DecodeLayout(message.layout());
-  plan.prediction.step_seconds = message.prediction().step_seconds();
-  plan.prediction.bubble_ratio = message.prediction().bubble_ratio();
-  for (const v1::MemoryProto& memory : message.prediction().memory()) {
-    plan.prediction.memory.push_back(DecodeMemory(memory));
-  }
-  plan.digest = message.plan_digest();
-  return plan;
+  return {DecodeLayout(message.layout()), DecodePrediction(message.prediction()),
+          message.plan_digest()};
 }
 
 }  // namespace
@@ -233,11 +182,6 @@ v1::CheckpointInfo EncodeCheckpoint(const CheckpointRecord& checkpoint) {
 
 CheckpointRecord DecodeCheckpoint(const v1::CheckpointInfo& message) {
   return {message.path(), message.step(), message.bytes(), DecodeTime(message.time())};
-}
-
-MemoryUse DecodeMemory(const v1::MemoryProto& message) {
-  return {message.parameters_bytes(), message.gradients_bytes(), message.optimizer_bytes(),
-          message.slots_bytes(), message.workspace_bytes()};
 }
 
 }  // namespace esteira

@@ -14,7 +14,6 @@ class CheckpointInfo;
 class FailureReport;
 class Job;
 class JobTransition;
-class MemoryProto;
 class StepRecord;
 }  // namespace esteira::v1
 
@@ -35,7 +34,6 @@ v1::StepRecord EncodeStepRecord(const StepRecord& record);
 StepRecord DecodeStepRecord(const v1::StepRecord& message);
 v1::CheckpointInfo EncodeCheckpoint(const CheckpointRecord& checkpoint);
 CheckpointRecord DecodeCheckpoint(const v1::CheckpointInfo& message);
-MemoryUse DecodeMemory(const v1::MemoryProto& message);
 
 google::protobuf::Timestamp EncodeTime(absl::Time time);
 absl::Time DecodeTime(const google::protobuf::Timestamp& time);

@@ -30,11 +30,6 @@ struct StepRecord {
   std::vector<MemoryUse> memory;  // by rank; on the first step of an epoch only
 };
 
-// One line of steps.jsonl, without the newline: the contract's fields in its order; floats as the
-// shortest decimals that read back to the same bits (NaN and infinities as strings, as JSON has
-// none), and the bits of loss and norm.
-std::string ToJson(const StepRecord& record);
-
 // The bits of a double as 16 hex digits.
 std::string BitsOf(double value);
 

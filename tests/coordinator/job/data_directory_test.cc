@@ -5,10 +5,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
+#include "common/rpc/json.h"
+#include "coordinator/job/job_messages.h"
 #include "coordinator/job/log_reader.h"
+#include "esteira/v1/cluster.pb.h"
 
 namespace esteira {
 namespace {
@@ -62,6 +66,10 @@ TEST_F(DataDirectoryTest, ASecondCoordinatorIsRefusedUntilTheFirstIsGone) {
 
 TEST_F(DataDirectoryTest, StepsAndSamplesAreLines) {
   StepRecord record;
+  record.loss = 0.1;
+  record.gradient_norm = std::numeric_limits<double>::infinity();
+  record.skip_cause = "rank 1, \"unit\" 2\n";
+  record.memory = {{1, 2, 3, 4, 5}};
   record.step = 1;
   ASSERT_TRUE(directory_->AppendStep("job-1", record).ok());
   record.step = 2;
@@ -70,7 +78,8 @@ TEST_F(DataDirectoryTest, StepsAndSamplesAreLines) {
   ASSERT_TRUE(text.ok());
   StepRecord first = record;
   first.step = 1;
-  EXPECT_EQ(*text, ToJson(first) + "\n" + ToJson(record) + "\n");
+  EXPECT_EQ(*text,
+            ToJson(EncodeStepRecord(first)) + "\n" + ToJson(EncodeStepRecord(record)) + "\n");
   ASSERT_TRUE(directory_->AppendSampleIds("job-1", 2, 1, {4, 9}).ok());
   EXPECT_EQ(*RealFileSystem().Read(directory_->JobFolder("job-1") + "/samples.jsonl"),
             "{\"step\":2,\"epoch\":1,\"sample_ids\":[4,9]}\n");
