@@ -138,7 +138,7 @@ absl::Status Run(const sigset_t& signals) {
   RETURN_IF_ERROR(controller.Start());
 
   const auto jobs = MakeJobService(controller, *store, *directory);
-  const auto cluster = MakeClusterService(controller, ESTEIRA_VERSION, "gcc " __VERSION__);
+  const auto cluster = MakeClusterService(controller, ESTEIRA_VERSION);
   const auto workers = MakeWorkerService(controller);
   RpcServerOptions server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);

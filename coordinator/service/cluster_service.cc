@@ -10,8 +10,8 @@ namespace {
 
 class ClusterService : public v1::ClusterService::CallbackService {
  public:
-  ClusterService(Controller& controller, std::string version, std::string build)
-      : controller_(controller), version_(std::move(version)), build_(std::move(build)) {}
+  ClusterService(Controller& controller, std::string version)
+      : controller_(controller), version_(std::move(version)) {}
 
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext*, const v1::ListWorkersRequest*,
                                         v1::ListWorkersResponse* response) override {
@@ -29,7 +29,6 @@ class ClusterService : public v1::ClusterService::CallbackService {
                                        const v1::GetVersionRequest*,
                                        v1::Version* response) override {
     response->set_version(version_);
-    response->set_build(build_);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -38,14 +37,12 @@ class ClusterService : public v1::ClusterService::CallbackService {
  private:
   Controller& controller_;
   const std::string version_;
-  const std::string build_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeClusterService(Controller& controller, std::string version,
-                                                  std::string build) {
-  return std::make_unique<ClusterService>(controller, std::move(version), std::move(build));
+std::unique_ptr<grpc::Service> MakeClusterService(Controller& controller, std::string version) {
+  return std::make_unique<ClusterService>(controller, std::move(version));
 }
 
 }  // namespace esteira

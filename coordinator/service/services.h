@@ -15,8 +15,7 @@ namespace esteira {
 // Thread-safe; what they are made with outlives them, and they outlive the server.
 std::unique_ptr<grpc::Service> MakeJobService(Controller& controller, JobStore& store,
                                               const DataDirectory& directory);
-std::unique_ptr<grpc::Service> MakeClusterService(Controller& controller, std::string version,
-                                                  std::string build);
+std::unique_ptr<grpc::Service> MakeClusterService(Controller& controller, std::string version);
 std::unique_ptr<grpc::Service> MakeWorkerService(Controller& controller);
 
 }  // namespace esteira

@@ -12,6 +12,9 @@
 namespace esteira {
 namespace {
 
+// Of the message around a job and its plan.
+constexpr size_t kEnvelopeBytes = 4096;
+
 absl::StatusOr<JobSpec> DecodeSpec(const std::string& spec_bytes) {
   v1::JobSpec message;
   if (!message.ParseFromString(spec_bytes)) {
@@ -21,6 +24,16 @@ absl::StatusOr<JobSpec> DecodeSpec(const std::string& spec_bytes) {
   JobSpec spec = DecodeJob(message, faults);
   RETURN_IF_ERROR(FaultsStatus(faults));
   return spec;
+}
+
+// More workers would not help: they make a plan larger.
+absl::Status CheckSize(size_t spec_bytes, size_t plan_bytes, size_t max_bytes) {
+  if (spec_bytes + plan_bytes + kEnvelopeBytes <= max_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.micro_batch_size: the plan has ", plan_bytes, " bytes and the job ", spec_bytes,
+      ", more than the ", max_bytes,
+      " that a worker can be sent; use a larger micro_batch_size, a smaller global_batch_size, or "
+      "fewer replicas"));
 }
 
 }  // namespace
@@ -46,6 +59,7 @@ absl::StatusOr<PlannedJob> WirePlanner::Plan(const std::string& spec_bytes,
   }
   PlannedJob planned;
   const v1::PlanProto message = EncodePlan(plan);
+  RETURN_IF_ERROR(CheckSize(spec_bytes.size(), message.ByteSizeLong(), max_bytes_));
   planned.summary = PlanSummary{plan.layout, plan.prediction, message.digest()};
   planned.plan_bytes = message.SerializeAsString();
   planned.flops_per_token = ModelFlopsPerToken(plan.model, plan.layout.sequence_length);

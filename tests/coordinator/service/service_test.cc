@@ -110,7 +110,7 @@ class ServiceTest : public testing::Test {
         Logger(sink_));
     ASSERT_TRUE(controller_->Start().ok());
     services_ = {MakeJobService(*controller_, *store_, *directory_),
-                 MakeClusterService(*controller_, "1", "b"), MakeWorkerService(*controller_)};
+                 MakeClusterService(*controller_, "1"), MakeWorkerService(*controller_)};
     auto server = RpcServer::Start({}, {{"jobs", services_[0].get()},
                                         {"cluster", services_[1].get()},
                                         {"workers", services_[2].get()}});

@@ -1,5 +1,6 @@
 #include "coordinator/service/wire_planner.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "esteira/v1/job.pb.h"
@@ -46,6 +47,29 @@ TEST(WirePlanner, RefusesWhatIsNoJob) {
   WirePlanner planner(PlanForThree);
   EXPECT_EQ(planner.Check("\xff\xff").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(planner.Check("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WirePlanner, RefusesMoreRanksThanAJobMayHave) {
+  WirePlanner planner(PlanForThree);
+  v1::JobSpec spec = Tiny();
+  spec.mutable_parallelism()->set_replicas(2048);
+  EXPECT_TRUE(planner.Check(spec.SerializeAsString()).ok());
+  spec.mutable_parallelism()->set_replicas(2049);  // two stages each
+  EXPECT_EQ(planner.Check(spec.SerializeAsString()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WirePlanner, RefusesAPlanThatAWorkerCannotBeSent) {
+  ClusterSpec cluster;
+  cluster.num_workers = 3;
+  const std::string spec = Tiny().SerializeAsString();
+  const auto planned = WirePlanner(PlanForThree).Plan(spec, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const size_t needed = spec.size() + planned->plan_bytes.size() + 4096;
+  EXPECT_TRUE(WirePlanner(PlanForThree, needed).Plan(spec, cluster).ok());
+  const absl::Status refused = WirePlanner(PlanForThree, needed - 1).Plan(spec, cluster).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("use a larger micro_batch_size"));
 }
 
 TEST(WirePlanner, DoesNotPassOnAPlanThatIsTooLarge) {
