@@ -42,7 +42,12 @@ void ApplyTrainer(Turn& turn, const std::string& worker, const std::optional<Ass
   rank->present = true;
   rank->missing_since.reset();
   const ActiveJob& active = turn.state.jobs.at(place.job_id);
-  if (!IsTraining(active)) turn.Abort(worker, place, active.job.message);
+  if (!IsTraining(active)) {
+    turn.Abort(worker, place, active.job.message);
+  } else if (active.job.state == JobState::kRunning && active.group->AllReady()) {
+    // The first Start may have been lost with the stream before this one.
+    turn.SendStart(active, worker);
+  }
 }
 
 void ApplyRegister(Turn& turn, int64_t session, const RegisterMessage& message) {
@@ -96,7 +101,11 @@ struct Place {
 };
 
 void ApplyReport(Turn&, const Place& place, const ReadyReport& ready) {
-  if (place.active.job.state == JobState::kStarting) place.rank.ready = ready;
+  if (!IsTraining(place.active)) return;
+  place.rank.ready = ready;
+  // Acknowledged with the first step: until then a coordinator that restarts needs it again, to
+  // send the Start that may have been lost.
+  if (place.sequence != 0) place.rank.unmerged.emplace_back(0, place.sequence);
 }
 
 void ApplyReport(Turn& turn, const Place& place, const LogReport& log) {
@@ -110,9 +119,8 @@ void ApplyReport(Turn& turn, const Place& place, const CheckpointRecord& checkpo
 }
 
 void ApplyReport(Turn& turn, const Place& place, const FailedReport& failed) {
-  const bool memory = failed.code == absl::StatusCode::kResourceExhausted;
   turn.FailRank(place.active, place.number,
-                {memory ? "OUT_OF_MEMORY" : "TRAINER_FAILED", failed.message, failed.consequence,
+                {"TRAINER_FAILED", failed.message, failed.consequence,
                  failed.step != 0 ? failed.step : place.rank.last_step});
 }
 
@@ -172,9 +180,10 @@ void MergeSteps(Turn& turn, ActiveJob& active) {
 void ApplyReport(Turn& turn, const Place& place, const StepPart& part) {
   const int64_t step = part.record.step;
   WorkerGroup& group = *place.active.group;
-  // A step that is recorded, or that the rank has reported, comes again from a worker that was not
-  // told of it.
-  if (step <= place.active.job.step || step <= place.rank.last_step) {
+  group.started = true;
+  // Of a job that ends no step is recorded any more. A step that is recorded, or that the rank has
+  // reported, comes again from a worker that was not told of it.
+  if (!IsTraining(place.active) || step <= place.active.job.step || step <= place.rank.last_step) {
     place.rank.last_step = std::max(place.rank.last_step, step);
     return;
   }

@@ -44,7 +44,7 @@ absl::Status Controller::Recover() {
   ASSIGN_OR_RETURN(const auto counts, parts_.store.CountByState());
   for (const JobState state : kJobStates) {
     const auto it = counts.find(JobStateName(state));
-    if (IsTerminal(state) && it != counts.end()) ended_jobs_[it->first] = it->second;
+    if (IsTerminal(state) && it != counts.end()) state_.ended_jobs[state] = it->second;
   }
   ASSIGN_OR_RETURN(std::vector<Job> jobs, parts_.store.ListActive());
   Turn turn(state_, parts_.clock.Now(), parts_.metrics, log_);
@@ -67,6 +67,8 @@ void Controller::RecoverJob(Turn& turn, Job job) {
     WorkerGroup& group = active.group.emplace();
     group.deadline = turn.now + options_.membership.lease;
     group.memory_recorded = true;
+    group.started = job.step > 0;
+    if (!group.started) group.start_deadline = turn.now + options_.start_timeout;
     for (const std::string& worker : job.workers) {
       RankState& rank = group.ranks.emplace_back();
       rank.worker = worker;
@@ -125,8 +127,9 @@ void Controller::TakeTurn(std::vector<std::pair<absl::Time, Event>> events) {
 }
 
 void Controller::Settle(Turn& turn) {
+  const absl::Time now = failing_since_ ? std::min(*failing_since_, turn.now) : turn.now;
   while (true) {
-    const std::vector<Action> actions = Decide(state_, turn.now);
+    const std::vector<Action> actions = Decide(state_, now);
     if (actions.empty()) return;
     for (const Action& action : actions) Execute(turn, parts_.planner, action);
   }
@@ -160,17 +163,13 @@ bool Controller::Flush() {
     acknowledgements.out.heard_workers.merge(out.heard_workers);
   }
   const absl::Status status = Commit(writes);
+  NoteCommit(status);
   if (!status.ok()) {
     if (held_.empty()) held_.emplace_back();
     held_.front().writes = std::move(writes);
     held_.front().heard_workers.merge(acknowledgements.out.heard_workers);
-    if (!disk_failed_)
-      log_.Error(absl::StrCat("cannot record changes, trying again: ", status.message()));
-    disk_failed_ = true;
     return false;
   }
-  if (disk_failed_) log_.Info("changes are recorded again");
-  disk_failed_ = false;
   AddAcknowledgements(acknowledgements);
   held_.push_back(std::move(acknowledgements.out));
   const std::vector<Outbox> outs = std::exchange(held_, {});
@@ -178,6 +177,19 @@ bool Controller::Flush() {
   // Who asked hears of it when the workers have.
   for (const Outbox& out : outs) Answer(out);
   return true;
+}
+
+void Controller::NoteCommit(const absl::Status& status) {
+  if (status.ok() != failing_since_.has_value()) return;
+  const absl::Time now = parts_.clock.Now();
+  if (status.ok()) {
+    log_.Info("changes are recorded again");
+    state_.Postpone(now - *failing_since_, now);
+    failing_since_.reset();
+  } else {
+    log_.Error(absl::StrCat("cannot record changes, trying again: ", status.message()));
+    failing_since_ = now;
+  }
 }
 
 absl::Status Controller::Commit(const std::vector<JobWrite>& writes) {
@@ -246,7 +258,7 @@ void Controller::UpdateGauges() {
     ++workers[WorkerStateName(worker.state())];
   for (const JobState state : kJobStates) {
     const std::string name = JobStateName(state);
-    parts_.metrics.SetJobs(name, IsTerminal(state) ? ended_jobs_[name] : jobs[name]);
+    parts_.metrics.SetJobs(name, IsTerminal(state) ? state_.ended_jobs[state] : jobs[name]);
   }
   for (const WorkerState state : {WorkerState::kIdle, WorkerState::kBusy, WorkerState::kLost}) {
     parts_.metrics.SetWorkers(WorkerStateName(state), workers[WorkerStateName(state)]);
@@ -272,10 +284,11 @@ void Controller::Submit(SubmitRequest request, std::function<void(absl::StatusOr
   });
 }
 
-absl::StatusOr<Job> Controller::CheckJob(const SubmitRequest& request, JobNeeds& needs) {
-  ASSIGN_OR_RETURN(needs, parts_.planner.Check(request.spec_bytes));
+absl::StatusOr<ActiveJob> Controller::CheckJob(const SubmitRequest& request) {
+  ActiveJob active;
+  ASSIGN_OR_RETURN(active.needs, parts_.planner.Check(request.spec_bytes));
   ClusterSpec cluster;
-  cluster.num_workers = std::max(state_.membership.CountPresent(), needs.min_workers);
+  cluster.num_workers = std::max(state_.membership.CountPresent(), active.needs.min_workers);
   for (const auto& [id, worker] : state_.membership.workers()) {
     const int64_t bytes = worker.description.memory_bytes;
     if (worker.lost || bytes <= 0) continue;
@@ -284,15 +297,16 @@ absl::StatusOr<Job> Controller::CheckJob(const SubmitRequest& request, JobNeeds&
                                           : std::min(bytes, cluster.memory_bytes_per_worker);
   }
   ASSIGN_OR_RETURN(PlannedJob planned, parts_.planner.Plan(request.spec_bytes, cluster));
-  Job job = MakeQueuedJob(state_.last_sequence + 1, parts_.clock.Now());
-  job.name = needs.name;
+  Job& job = active.job;
+  job = MakeQueuedJob(state_.last_sequence + 1, parts_.clock.Now());
+  job.name = active.needs.name;
   job.spec_bytes = request.spec_bytes;
   job.request_id = request.request_id;
   job.priority = request.priority;
-  job.message = QueueMessage(needs, state_.membership.CountPresent());
+  job.message = QueueMessage(active, state_.membership.CountPresent());
   job.transitions.back().message = job.message;
   job.plan = std::move(planned.summary);
-  return job;
+  return active;
 }
 
 absl::StatusOr<Job> Controller::HandleSubmit(Turn&, const SubmitRequest& request) {
@@ -304,8 +318,7 @@ absl::StatusOr<Job> Controller::HandleSubmit(Turn&, const SubmitRequest& request
         absl::StrCat("request_id \"", request.request_id, "\" was used for ", earlier->id,
                      ", which has another spec or priority: use a new request_id"));
   }
-  ActiveJob active;
-  ASSIGN_OR_RETURN(active.job, CheckJob(request, active.needs));
+  ASSIGN_OR_RETURN(ActiveJob active, CheckJob(request));
   if (request.validate_only) {
     active.job.id.clear();
     return active.job;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -35,7 +36,8 @@ struct SubmitRequest {
 // return at once; answers come on the controller's thread and must not block. A turn is: apply the
 // events that came, decide and execute until nothing is left to do, make it durable in one commit,
 // and only then answer, send and wake watchers. When the disk fails, what follows from the turn is
-// held back and tried again, and submissions are refused.
+// held back and tried again, submissions are refused, and time stands still for decisions: held
+// reports keep streams from being read, so that silence says nothing.
 //
 // Job data is read from the store; the controller gives a sign when there is more (Watch).
 class Controller {
@@ -86,6 +88,7 @@ class Controller {
   void Run();
   void TakeTurn(std::vector<std::pair<absl::Time, Event>> events);
   void Settle(Turn& turn);
+  void NoteCommit(const absl::Status& status);
   void AddAcknowledgements(Turn& turn);
   bool Flush();
   absl::Status Commit(const std::vector<JobWrite>& writes);
@@ -100,7 +103,7 @@ class Controller {
 
   // Submission, in steps.
   absl::StatusOr<Job> HandleSubmit(Turn& turn, const SubmitRequest& request);
-  absl::StatusOr<Job> CheckJob(const SubmitRequest& request, JobNeeds& needs);
+  absl::StatusOr<ActiveJob> CheckJob(const SubmitRequest& request);
   absl::Status HandleCancel(Turn& turn, const std::string& job_id);
 
   const ControllerOptions options_;
@@ -109,10 +112,9 @@ class Controller {
 
   // Owned by the thread.
   State state_;
-  std::vector<Outbox> held_;  // not yet durable, in order
-  bool disk_failed_ = false;
+  std::vector<Outbox> held_;                 // not yet durable, in order
+  std::optional<absl::Time> failing_since_;  // the disk
   bool line_failed_ = false;
-  std::map<std::string, int64_t> ended_jobs_;  // in the store, by terminal state
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -71,15 +71,15 @@ std::optional<Action> DecideFailure(const ActiveJob& active, const State& state,
       (group.AllDone() || now - *group.first_echo >= state.options.membership.lease)) {
     const FailureRecord& echo = active.job.failures.front();
     return EndJob{id, JobState::kFailed, "TRAINER_FAILED",
-                  absl::StrCat("rank ", echo.rank, " on worker ", echo.worker, ": ", echo.cause)};
+                  absl::StrCat("rank ", echo.rank, " on worker ", echo.worker, ": ", echo.cause),
+                  /*echo_is_cause=*/true};
   }
   return std::nullopt;
 }
 
 std::optional<Action> DecideStarting(const ActiveJob& active, absl::Time now) {
   const WorkerGroup& group = *active.group;
-  const auto is_ready = [](const RankState& rank) { return rank.ready.has_value(); };
-  if (All(group, is_ready)) return StartJob{active.job.id};
+  if (group.AllReady()) return StartJob{active.job.id};
   if (now < group.deadline) return std::nullopt;
   return EndJob{active.job.id, JobState::kFailed, "START_TIMEOUT",
                 absl::StrCat("trainers were not ready in time: ",
@@ -93,6 +93,13 @@ std::optional<Action> DecideRunning(const ActiveJob& active, absl::Time now) {
     return EndJob{
         active.job.id, JobState::kSucceeded, "COMPLETED",
         absl::StrCat("trained ", active.job.step, active.job.step == 1 ? " step" : " steps")};
+  }
+  if (!group.started && group.AllReady()) return StartJob{active.job.id};
+  if (!group.started && now >= group.start_deadline) {
+    return EndJob{active.job.id, JobState::kFailed, "START_TIMEOUT",
+                  absl::StrCat("no step since the coordinator restarted, and training cannot be "
+                               "started again without the address of ",
+                               NameRanks(group, [](const RankState& r) { return !r.ready; }))};
   }
   if (now < group.deadline || All(group, [](const RankState& r) { return r.present; })) {
     return std::nullopt;
@@ -139,8 +146,8 @@ std::optional<Action> DecideLaunch(const State& state, absl::Time now) {
   const int present = state.membership.CountPresent();
   for (const auto& [priority, sequence, id] : state.queue) {
     const ActiveJob& active = state.jobs.at(id);
-    if (active.needs.min_workers > present) continue;
-    if (active.needs.min_workers > static_cast<int>(available.size())) return std::nullopt;
+    if (active.MinWorkers() > present) continue;
+    if (active.MinWorkers() > static_cast<int>(available.size())) return std::nullopt;
     return LaunchJob{id, std::move(available)};
   }
   return std::nullopt;

@@ -33,7 +33,7 @@ struct LaunchJob {
   std::vector<std::string> workers;
   bool operator==(const LaunchJob&) const = default;
 };
-// Every rank is ready.
+// Every rank is ready: train. Of a RUNNING job whose Start may have been lost too.
 struct StartJob {
   std::string job_id;
   bool operator==(const StartJob&) const = default;
@@ -49,6 +49,7 @@ struct EndJob {
   JobState state = JobState::kFailed;
   std::string reason;
   std::string message;
+  bool echo_is_cause = false;  // no first cause is known: the first echo stands for it
   bool operator==(const EndJob&) const = default;
 };
 // The job is terminal and its last trainer has left.

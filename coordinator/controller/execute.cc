@@ -26,6 +26,7 @@ class Executor {
   ActiveJob& Find(const std::string& job_id) { return turn_.state.jobs.at(job_id); }
   ClusterSpec Describe(const std::vector<std::string>& workers) const;
   void Configure(ActiveJob& active, std::vector<std::string> workers, PlannedJob planned);
+  void ForgetUnmerged(WorkerGroup& group);
 
   Turn& turn_;
   JobPlanner& planner_;
@@ -76,12 +77,21 @@ ClusterSpec Executor::Describe(const std::vector<std::string>& workers) const {
 
 void Executor::operator()(const LaunchJob& action) {
   ActiveJob& active = Find(action.job_id);
+  absl::StatusOr<PlannedJob> planned =
+      planner_.Plan(active.job.spec_bytes, Describe(action.workers));
+  const int present = turn_.state.membership.CountPresent();
+  if (absl::IsResourceExhausted(planned.status()) &&
+      static_cast<int>(action.workers.size()) < present) {
+    // It may fit once more workers are idle.
+    active.too_few_workers = static_cast<int>(action.workers.size());
+    active.job.message = QueueMessage(active, present);
+    turn_.SaveJob(active);
+    return;
+  }
   ++active.job.epoch;
   turn_.MoveJob(active, JobState::kPlanning, "WORKERS_IDLE",
                 absl::StrCat("planning for ", action.workers.size(), " idle workers"));
   turn_.metrics.ObserveQueueWait(turn_.now - active.job.submit_time);
-  absl::StatusOr<PlannedJob> planned =
-      planner_.Plan(active.job.spec_bytes, Describe(action.workers));
   if (!planned.ok()) {
     turn_.MoveJob(active, JobState::kFailed, "PLAN_FAILED",
                   std::string(planned.status().message()));
@@ -119,33 +129,37 @@ void Executor::Configure(ActiveJob& active, std::vector<std::string> workers, Pl
 
 void Executor::operator()(const StartJob& action) {
   ActiveJob& active = Find(action.job_id);
-  StartCommand start{action.job_id, active.job.epoch, {}, {}};
-  double peak_flops = 0;
-  for (const RankState& rank : active.group->ranks) {
-    start.addresses.push_back(rank.ready->address);
-    start.transport_versions.push_back(rank.ready->transport_version);
-    peak_flops += rank.ready->peak_flops;
+  WorkerGroup& group = *active.group;
+  group.started = true;
+  group.deadline = absl::InfiniteFuture();
+  if (active.job.state == JobState::kStarting) {
+    active.job.peak_flops = 0;
+    for (const RankState& rank : group.ranks) active.job.peak_flops += rank.ready->peak_flops;
+    turn_.MoveJob(active, JobState::kRunning, "WORKERS_READY", "training");
   }
-  active.job.peak_flops = peak_flops;
-  active.group->deadline = absl::InfiniteFuture();
-  turn_.MoveJob(active, JobState::kRunning, "WORKERS_READY", "training");
-  for (const RankState& rank : active.group->ranks) turn_.Send(rank.worker, start);
+  for (const RankState& rank : group.ranks) turn_.SendStart(active, rank.worker);
+}
+
+// Nothing of them will be recorded any more, so nothing keeps them from being acknowledged.
+void Executor::ForgetUnmerged(WorkerGroup& group) {
+  group.parts.clear();
+  for (RankState& rank : group.ranks) {
+    rank.unmerged.clear();
+    turn_.out.heard_workers.insert(rank.worker);
+  }
 }
 
 void Executor::operator()(const StopJob& action) {
   ActiveJob& active = Find(action.job_id);
   active.group->deadline = turn_.now + turn_.state.options.stop_timeout;
-  active.group->parts.clear();
+  ForgetUnmerged(*active.group);
   turn_.MoveJob(active, JobState::kStopping, "CANCELLED_BY_USER", "stopping the trainers");
   turn_.AbortRanks(active, "the job was cancelled");
 }
 
 void Executor::operator()(const EndJob& action) {
   ActiveJob& active = Find(action.job_id);
-  if (action.state == JobState::kFailed && !active.job.failures.empty()) {
-    // Without a first cause, the first echo is the best that is known.
-    active.job.failures.front().consequence = false;
-  }
+  if (action.echo_is_cause) active.job.failures.front().consequence = false;
   const bool stopping = active.job.state == JobState::kStopping;
   turn_.MoveJob(active, action.state, action.reason, action.message);
   if (!active.group) {
@@ -153,10 +167,8 @@ void Executor::operator()(const EndJob& action) {
     turn_.state.jobs.erase(action.job_id);
     return;
   }
-  active.group->parts.clear();
+  ForgetUnmerged(*active.group);
   for (RankState& rank : active.group->ranks) {
-    rank.unmerged.clear();
-    turn_.out.heard_workers.insert(rank.worker);
     // A rank that was never heard of again cannot be waited for.
     if (!rank.present) rank.gone = true;
   }
@@ -173,7 +185,7 @@ void Executor::operator()(const DescribeQueue&) {
   turn_.state.described_workers = present;
   for (const auto& [priority, sequence, id] : turn_.state.queue) {
     ActiveJob& active = Find(id);
-    std::string message = QueueMessage(active.needs, present);
+    std::string message = QueueMessage(active, present);
     if (message == active.job.message) continue;
     active.job.message = std::move(message);
     turn_.SaveJob(active);

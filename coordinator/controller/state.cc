@@ -10,6 +10,11 @@ bool WorkerGroup::AllDone() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.done(); });
 }
 
+bool WorkerGroup::AllReady() const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankState& rank) { return rank.ready.has_value(); });
+}
+
 void State::AddJob(ActiveJob job) {
   const Job& record = job.job;
   if (record.state == JobState::kQueued) {
@@ -31,14 +36,32 @@ RankState* State::FindRank(const Assignment& place, const std::string& worker) {
   return rank.worker == worker && !rank.gone ? &rank : nullptr;
 }
 
-std::string QueueMessage(const JobNeeds& needs, int present_workers) {
-  if (needs.min_workers > present_workers) {
-    return absl::StrCat("waiting for workers: needs ", needs.min_workers, ", ", present_workers,
-                        present_workers == 1 ? " is registered" : " are registered");
+void State::Postpone(absl::Duration duration, absl::Time now) {
+  membership.RenewLeases(now);
+  for (auto& [id, active] : jobs) {
+    if (!active.group) continue;
+    WorkerGroup& group = *active.group;
+    group.deadline += duration;
+    group.start_deadline += duration;
+    if (group.first_echo) *group.first_echo += duration;
+    for (RankState& rank : group.ranks) {
+      if (rank.missing_since) *rank.missing_since += duration;
+    }
   }
-  return absl::StrCat("waiting for ", needs.min_workers,
-                      needs.min_workers == 1 ? " idle worker of " : " idle workers of ",
-                      present_workers);
+}
+
+std::string QueueMessage(const ActiveJob& active, int present_workers) {
+  const int needed = active.MinWorkers();
+  const std::string why =
+      active.too_few_workers < active.needs.min_workers
+          ? ""
+          : absl::StrCat("; the memory of ", active.too_few_workers, " is too little");
+  if (needed > present_workers) {
+    return absl::StrCat("waiting for workers: needs ", needed, ", ", present_workers,
+                        present_workers == 1 ? " is registered" : " are registered", why);
+  }
+  return absl::StrCat("waiting for ", needed,
+                      needed == 1 ? " idle worker of " : " idle workers of ", present_workers, why);
 }
 
 }  // namespace esteira

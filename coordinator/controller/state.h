@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -37,7 +38,7 @@ struct RankState {
   std::optional<ExitReport> exit;
   int64_t last_step = 0;
   std::deque<std::pair<int64_t, uint64_t>>
-      unmerged;  // step, sequence of reports that wait for other ranks
+      unmerged;  // step, sequence of reports that wait for other ranks; Ready: 0, for any step
 
   bool done() const { return exit.has_value() || gone; }
 };
@@ -54,19 +55,26 @@ struct WorkerGroup {
   std::shared_ptr<const PlannedJob> plan;  // none after a restart of the coordinator
   absl::Time deadline =
       absl::InfiniteFuture();  // STARTING: ready; RUNNING: heard of again; STOPPING: left
+  bool started = false;        // Start was sent in this life, or a step shows that it arrived
+  absl::Time start_deadline = absl::InfiniteFuture();  // RUNNING and not started: started
   std::map<int64_t, std::vector<std::optional<StepPart>>> parts;  // by step, by rank
   bool memory_recorded = false;
   std::optional<Verdict> verdict;
   std::optional<absl::Time> first_echo;  // a consequence was reported before its cause
 
   bool AllDone() const;
+  bool AllReady() const;
 };
 
 struct ActiveJob {
   Job job;
   JobNeeds needs;
+  // So many workers have too little memory for it; known when it was planned for them.
+  int too_few_workers = 0;
   bool cancel_requested = false;
   std::optional<WorkerGroup> group;  // from STARTING until every rank has left
+
+  int MinWorkers() const { return std::max(needs.min_workers, too_few_workers + 1); }
 };
 
 // How far a worker's reports are handled.
@@ -90,15 +98,19 @@ struct State {
   int described_workers = -1;     // the number of workers that messages of queued jobs speak of
   std::map<std::string, ReportProgress> progress;  // by worker
   int64_t last_sequence = 0;
+  std::map<JobState, int64_t> ended_jobs;  // in the store, by terminal state
 
   void AddJob(ActiveJob job);
   void Dequeue(const Job& job);
   // The rank that the report or registration speaks of; null when the job, epoch, rank or worker
   // does not fit.
   RankState* FindRank(const Assignment& place, const std::string& worker);
+  // Time in which nothing could be heard has passed: every lease begins anew at `now`, and what
+  // else runs out does so later by `duration`.
+  void Postpone(absl::Duration duration, absl::Time now);
 };
 
 // What a queued job waits for.
-std::string QueueMessage(const JobNeeds& needs, int present_workers);
+std::string QueueMessage(const ActiveJob& active, int present_workers);
 
 }  // namespace esteira

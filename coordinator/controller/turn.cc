@@ -18,7 +18,10 @@ void Turn::MoveJob(ActiveJob& active, JobState to, const std::string& reason,
   } else {
     state.watched.insert(job.id);
   }
-  if (IsTerminal(to)) metrics.RemoveJob(job.id);
+  if (IsTerminal(to)) {
+    ++state.ended_jobs[to];
+    metrics.RemoveJob(job.id);
+  }
   metrics.CountTransition(JobStateName(from), JobStateName(to));
   const Logger line = log.With("job", job.id).With("epoch", job.epoch).With("reason", reason);
   const std::string event = absl::StrCat("job is ", JobStateName(to), ": ", message);
@@ -45,6 +48,15 @@ void Turn::Send(const std::string& worker, const WorkerCommand& command) {
 
 void Turn::Abort(const std::string& worker, const Assignment& place, const std::string& message) {
   Send(worker, AbortCommand{place.job_id, place.epoch, message});
+}
+
+void Turn::SendStart(const ActiveJob& active, const std::string& worker) {
+  StartCommand start{active.job.id, active.job.epoch, {}, {}};
+  for (const RankState& rank : active.group->ranks) {
+    start.addresses.push_back(rank.ready->address);
+    start.transport_versions.push_back(rank.ready->transport_version);
+  }
+  Send(worker, start);
 }
 
 void Turn::AbortRanks(ActiveJob& active, const std::string& message) {

@@ -64,6 +64,8 @@ class Turn {
   // Nothing when the worker has no open stream.
   void Send(const std::string& worker, const WorkerCommand& command);
   void Abort(const std::string& worker, const Assignment& place, const std::string& message);
+  // To a rank's worker; every rank is ready. A trainer that has started ignores it.
+  void SendStart(const ActiveJob& active, const std::string& worker);
   void AbortRanks(ActiveJob& active, const std::string& message);
 
   // A rank ended before its time. The first failure that is no consequence is the verdict over the

@@ -55,7 +55,6 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
   const bool known = !worker.description.id.empty();
   if (known && worker.description.incarnation != description.incarnation) {
     result.abandoned = std::exchange(worker.assignment, std::nullopt);
-    result.abandoned_incarnation = worker.description.incarnation;
     retired.push_back(worker.description.incarnation);
     if (retired.size() > kMaxRetired) retired.pop_front();
   }
@@ -77,6 +76,12 @@ bool Membership::Touch(const std::string& id, uint64_t incarnation, int64_t sess
   }
   worker.last_seen = std::max(worker.last_seen, now);
   return true;
+}
+
+void Membership::RenewLeases(absl::Time now) {
+  for (auto& [id, worker] : workers_) {
+    if (!worker.lost) worker.last_seen = std::max(worker.last_seen, now);
+  }
 }
 
 void Membership::Disconnect(int64_t session) {

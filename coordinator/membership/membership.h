@@ -61,7 +61,6 @@ class Membership {
   struct Registration {
     int64_t replaced_session = 0;         // a stream that is over now; 0: none
     std::optional<Assignment> abandoned;  // the place that the earlier life of the process held
-    uint64_t abandoned_incarnation = 0;
   };
 
   explicit Membership(const Options& options) : options_(options) {}
@@ -73,6 +72,8 @@ class Membership {
   // Whether a message on `session` belongs to the worker's present life; if so its lease begins
   // anew.
   bool Touch(const std::string& id, uint64_t incarnation, int64_t session, absl::Time now);
+  // Every worker that is not lost gets a whole lease from `now` on.
+  void RenewLeases(absl::Time now);
   // The stream ended. The lease runs on.
   void Disconnect(int64_t session);
 
@@ -87,7 +88,6 @@ class Membership {
   // Idle, connected and beyond suspicion, by id.
   std::vector<std::string> ListAvailable(absl::Time now) const;
   int CountPresent() const;  // not lost
-  const Options& options() const { return options_; }
 
  private:
   static constexpr size_t kMaxRetired = 16;

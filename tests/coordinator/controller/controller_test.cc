@@ -32,7 +32,8 @@ TEST_F(ControllerTest, AJobGoesFromTheQueueToItsEnd) {
   Report("a", Place(0), ReadyReport{"A", "v", 100});
   EXPECT_EQ(Find("job-1").state, JobState::kStarting);
   Report("b", Place(1), ReadyReport{"B", "v", 100});
-  EXPECT_THAT(Told("a"), ElementsAre("ack 1", "start job-1/1"));
+  EXPECT_THAT(Told("a"), ElementsAre("start job-1/1 A,B"))
+      << "Ready is acknowledged with the first step";
   EXPECT_EQ(Find("job-1").state, JobState::kRunning);
 
   Report("a", Place(0), Step(1));
@@ -134,6 +135,7 @@ TEST_F(ControllerTest, AnEchoWithoutACauseFailsTheJobAfterALease) {
   Advance(absl::Milliseconds(10));
   EXPECT_EQ(Find("job-1").state, JobState::kFailed);
   EXPECT_EQ(Find("job-1").message, "rank 0 on worker a: peer is gone");
+  EXPECT_FALSE(Find("job-1").failures[0].consequence) << "the best that is known";
 }
 
 TEST_F(ControllerTest, ALostWorkerFailsItsJobAtTheEndOfItsLease) {
@@ -319,6 +321,110 @@ TEST_F(ControllerTest, WithAFullDiskNothingIsAcknowledgedAndNothingIsLost) {
   listed.WaitForNotification();
   EXPECT_THAT(Told("a"), ElementsAre("ack 2"));
   EXPECT_EQ(Find("job-1").step, 1);
+}
+
+TEST_F(ControllerTest, AFullDiskEndsNoHealthyJob) {
+  RunJob(1);
+  store_->full = true;
+  // The report is not handled while the disk is full, so the stream is not read on: no heartbeat.
+  controller_->Receive(workers_["a"].number, {"a", 1, 2, TrainerReport{Place(0), Step(1)}}, [] {});
+  store_->AwaitRefusals(1);
+  clock_.Advance(absl::Minutes(5));
+  store_->AwaitRefusals(2);
+  store_->full = false;
+  EXPECT_EQ(Workers()["a"], WorkerState::kBusy);
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Advance(absl::Milliseconds(9999));
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(Find("job-1").reason, "WORKER_LOST") << "leases run again";
+}
+
+TEST_F(ControllerTest, AStartThatWasLostWithTheStreamIsSentAgain) {
+  RunJob(2);
+  Disconnect("b");
+  Connect("b", Place(1));
+  EXPECT_THAT(Told("b"), ElementsAre("registered", "start job-1/1 at-0,at-1"));
+  EXPECT_THAT(Told("a"), IsEmpty());
+}
+
+TEST_F(ControllerTest, AStoppingJobsReportsAreAcknowledged) {
+  RunJob(2);
+  Report("a", Place(0), Step(1));  // waits for b's
+  ASSERT_EQ(Cancel("job-1")->state, JobState::kStopping);
+  EXPECT_THAT(Told("a"), ElementsAre("abort job-1/1", "ack 2"));
+  Report("a", Place(0), Step(2));
+  EXPECT_THAT(Told("a"), ElementsAre("ack 3"));
+}
+
+TEST_F(ControllerTest, OnlyATrainerThatWasKilledForMemoryIsOutOfMemory) {
+  RunJob(1);
+  Report("a", Place(0),
+         FailedReport{absl::StatusCode::kResourceExhausted, "cannot write: no space", false, 4});
+  EXPECT_EQ(Find("job-1").reason, "TRAINER_FAILED");
+  EXPECT_EQ(Find("job-1").message, "rank 0 on worker a: cannot write: no space");
+  Report("a", Place(0), Exit(1));
+  ASSERT_TRUE(Submit("job 1").ok());
+  Report("a", {"job-2", 1, 0}, ExitReport{0, 9, true, ""});
+  EXPECT_EQ(Find("job-2").reason, "OUT_OF_MEMORY");
+}
+
+TEST_F(ControllerTest, AJobThatNeedsTheMemoryOfMoreWorkersThanAreIdleWaits) {
+  for (int rank = 0; rank < 4; ++rank) Connect(Name(rank));
+  ASSERT_TRUE(Submit("other 3").ok());
+  ASSERT_TRUE(Submit("large 4").ok());
+  EXPECT_EQ(Find("job-2").state, JobState::kQueued);
+  EXPECT_EQ(Find("job-2").message,
+            "waiting for 2 idle workers of 4; the memory of 1 is too little");
+  EXPECT_EQ(Find("job-2").epoch, 0);
+  ASSERT_TRUE(Submit("small 1").ok());
+  EXPECT_EQ(Find("job-3").state, JobState::kQueued) << "the large one cannot starve";
+  for (int rank = 0; rank < 3; ++rank) Report(Name(rank), Place(rank), Exit(1));
+  EXPECT_EQ(Find("job-2").state, JobState::kStarting);
+}
+
+TEST_F(ControllerTest, AJobThatNeedsMoreMemoryThanThereIsFails) {
+  for (int rank = 0; rank < 4; ++rank) Connect(Name(rank));
+  ASSERT_TRUE(Submit("other 3").ok());
+  ASSERT_TRUE(Submit("large 4").ok());
+  for (int i = 0; i < 2; ++i) {
+    Advance(absl::Seconds(5));
+    for (int rank = 0; rank < 3; ++rank) Beat(Name(rank));
+  }
+  EXPECT_EQ(Workers()["d"], WorkerState::kLost);
+  EXPECT_EQ(Find("job-2").state, JobState::kQueued);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Find("job-2").state, JobState::kQueued);
+    Report(Name(rank), Place(rank), Exit(1));
+  }
+  EXPECT_EQ(Find("job-2").reason, "PLAN_FAILED") << "all are idle: nobody is left to wait for";
+}
+
+TEST_F(ControllerTest, AnEchoIsNotTheCauseWhenThereIsAnother) {
+  RunJob(3);
+  Report("c", Place(2), FailedReport{absl::StatusCode::kUnavailable, "peer is gone", true, 1});
+  Report("a", Place(0), Step(1, 1));
+  Report("b", Place(1), Step(1, 2));
+  Report("c", Place(2), Step(1, 1));
+  const Job job = Find("job-1");
+  EXPECT_EQ(job.reason, "DIVERGED");
+  ASSERT_THAT(job.failures, SizeIs(1));
+  EXPECT_TRUE(job.failures[0].consequence);
+}
+
+TEST_F(ControllerTest, EndedJobsAreCounted) {
+  RunJob(1);
+  EXPECT_EQ(JobsGauge("SUCCEEDED"), 0);
+  EXPECT_EQ(JobsGauge("RUNNING"), 1);
+  Report("a", Place(0), Exit(0));
+  EXPECT_EQ(JobsGauge("SUCCEEDED"), 1);
+  EXPECT_EQ(JobsGauge("RUNNING"), 0);
+  ASSERT_TRUE(Submit("job 9").ok());
+  ASSERT_TRUE(Cancel("job-2").ok());
+  StopCoordinator();
+  StartCoordinator();
+  EXPECT_EQ(JobsGauge("SUCCEEDED"), 1);
+  EXPECT_EQ(JobsGauge("CANCELLED"), 1);
 }
 
 TEST_F(ControllerTest, ManyJobsWaitInOrder) {

@@ -140,6 +140,21 @@ TEST_F(DecideTest, AJobThatIsOverIsDroppedWithItsLastTrainer) {
   EXPECT_THAT(Now(), ElementsAre(Action(DropJob{"job-1"})));
 }
 
+TEST_F(DecideTest, WhatRunsOutIsPostponed) {
+  AddWorker("a", kNow - absl::Seconds(10));
+  AddWorker("b", kNow - absl::Hours(2));
+  state_.membership.MarkLost("b", "why");
+  WorkerGroup& group = AddGroup(JobState::kStarting, 1);
+  group.deadline = kNow;
+  group.first_echo = kNow - absl::Seconds(10);
+  group.ranks[0].missing_since = kNow - absl::Seconds(10);
+  state_.Postpone(absl::Seconds(1), kNow);
+  EXPECT_THAT(Now(), ElementsAre(Action(ForgetWorker{"b"}))) << "it was lost before";
+  state_.membership.Forget("b");
+  EXPECT_THAT(Now(), IsEmpty());
+  EXPECT_THAT(Decide(state_, kNow + absl::Seconds(1)), ElementsAre(Action(LoseRank{"job-1", 0})));
+}
+
 TEST_F(DecideTest, AMissingTrainerIsGivenUpAfterALease) {
   WorkerGroup& group = AddGroup(JobState::kFailed, 1);
   group.ranks[0].missing_since = kNow - absl::Milliseconds(9999);

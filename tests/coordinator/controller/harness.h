@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "coordinator/controller/controller.h"
 #include "coordinator/job/sqlite_job_store.h"
@@ -19,24 +20,33 @@
 namespace esteira {
 
 // Specs are "<name> <ranks>"; "bad" is refused; "trap <ranks>" can be checked but not planned for
-// more than one worker.
+// more than one worker; "large <ranks>" needs the memory of so many workers, although it may run on
+// fewer.
 class FakeJobPlanner : public JobPlanner {
  public:
   absl::StatusOr<JobNeeds> Check(const std::string& spec_bytes) override {
     const size_t space = spec_bytes.find(' ');
     if (space == std::string::npos) return absl::InvalidArgumentError("training.steps: missing");
-    return JobNeeds{spec_bytes.substr(0, space), std::stoi(spec_bytes.substr(space))};
+    const std::string name = spec_bytes.substr(0, space);
+    return JobNeeds{name, name == "large" ? 1 : Ranks(spec_bytes)};
   }
   absl::StatusOr<PlannedJob> Plan(const std::string& spec_bytes,
                                   const ClusterSpec& cluster) override {
     if (spec_bytes.rfind("trap", 0) == 0 && cluster.num_workers > 1)
       return absl::InvalidArgumentError("no layout");
+    if (cluster.num_workers < Ranks(spec_bytes))
+      return absl::ResourceExhaustedError("memory: it does not fit");
     PlannedJob planned;
-    planned.summary.layout.stages = Check(spec_bytes)->min_workers;
+    planned.summary.layout.stages = Ranks(spec_bytes);
     planned.summary.digest = "digest";
     planned.plan_bytes = "plan";
     planned.flops_per_token = 10;
     return planned;
+  }
+
+ private:
+  static int Ranks(const std::string& spec_bytes) {
+    return std::stoi(spec_bytes.substr(spec_bytes.find(' ')));
   }
 };
 
@@ -45,8 +55,19 @@ class FullableStore : public JobStore {
  public:
   explicit FullableStore(JobStore& store) : store_(store) {}
   absl::Status Commit(const std::vector<JobWrite>& writes) override {
-    if (full) return absl::ResourceExhaustedError("disk full");
+    if (full) {
+      absl::MutexLock lock(&mutex_);
+      ++refused_;
+      return absl::ResourceExhaustedError("disk full");
+    }
     return store_.Commit(writes);
+  }
+  // Returns when `count` more commits have been refused.
+  void AwaitRefusals(int count) {
+    absl::MutexLock lock(&mutex_);
+    const int goal = refused_ + count;
+    const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return refused_ >= goal; };
+    mutex_.Await(absl::Condition(&reached));
   }
   absl::StatusOr<Job> Get(const std::string& id) override { return store_.Get(id); }
   absl::StatusOr<std::optional<Job>> FindRequest(const std::string& id) override {
@@ -72,6 +93,8 @@ class FullableStore : public JobStore {
 
  private:
   JobStore& store_;
+  absl::Mutex mutex_;
+  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class DiscardingSink : public LogSink {
@@ -79,8 +102,8 @@ class DiscardingSink : public LogSink {
   void Write(LogLevel, absl::string_view) override {}
 };
 
-// What a worker was told, as text: "configure job-1/1/0", "start job-1/1", "abort job-1/1", "ack
-// 3", "closed ABORTED".
+// What a worker was told, as text: "configure job-1/1/0", "start job-1/1 A,B" (the addresses),
+// "abort job-1/1", "ack 3", "closed ABORTED".
 class FakeSession : public WorkerSession {
  public:
   void Send(const WorkerCommand& command) override {
@@ -103,7 +126,8 @@ class FakeSession : public WorkerSession {
         absl::StrCat("configure ", c.place.job_id, "/", c.place.epoch, "/", c.place.rank));
   }
   void Add(const StartCommand& c) {
-    told_.push_back(absl::StrCat("start ", c.job_id, "/", c.epoch));
+    told_.push_back(
+        absl::StrCat("start ", c.job_id, "/", c.epoch, " ", absl::StrJoin(c.addresses, ",")));
   }
   void Add(const AbortCommand& c) {
     told_.push_back(absl::StrCat("abort ", c.job_id, "/", c.epoch));
@@ -236,13 +260,13 @@ class ControllerHarness : public testing::Test {
   void RunJob(int ranks, const std::string& name = "job") {
     for (int rank = 0; rank < ranks; ++rank) Connect(Name(rank));
     ASSERT_TRUE(Submit(absl::StrCat(name, " ", ranks)).ok());
-    for (int rank = 0; rank < ranks; ++rank)
-      Report(Name(rank), Place(rank), ReadyReport{"address", "v", 100});
+    for (int rank = 0; rank < ranks; ++rank) Report(Name(rank), Place(rank), Ready(rank));
     ASSERT_EQ(Find("job-1").state, JobState::kRunning);
     for (int rank = 0; rank < ranks; ++rank) Told(Name(rank));
   }
   static std::string Name(int rank) { return std::string(1, static_cast<char>('a' + rank)); }
   static Assignment Place(int rank) { return {"job-1", 1, rank}; }
+  static ReadyReport Ready(int rank) { return {absl::StrCat("at-", rank), "v", 100}; }
   static StepPart Step(int64_t step, double loss = 1) {
     StepPart part;
     part.record.step = step;
@@ -253,6 +277,17 @@ class ControllerHarness : public testing::Test {
     return part;
   }
   static ExitReport Exit(int code, int signal = 0) { return {code, signal, false, ""}; }
+
+  double JobsGauge(const std::string& state) {
+    Workers();  // gauges are set at the end of a turn: this is the one after
+    for (const prometheus::MetricFamily& family : registry_->Collect()) {
+      if (family.name != "esteira_jobs") continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        if (metric.label.front().value == state) return metric.gauge.value;
+      }
+    }
+    return -1;
+  }
 
   Job Find(const std::string& id) {
     absl::StatusOr<Job> job = store_->Get(id);

@@ -7,7 +7,9 @@ namespace esteira {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class RecoveryTest : public ControllerHarness {
@@ -54,6 +56,54 @@ TEST_F(RecoveryTest, WhoIsNotBackAfterOneLeaseIsNamed) {
   EXPECT_EQ(job.state, JobState::kFailed);
   EXPECT_EQ(job.message, "not heard of since the coordinator restarted: rank 1 on worker b");
   EXPECT_THAT(Told("a"), Contains("abort job-1/1"));
+}
+
+// It died after its commit and before it sent Start, or after it sent Start to one of them.
+TEST_F(RecoveryTest, AStartThatWasLostWithTheCoordinatorIsSentAgain) {
+  RunJob(2);
+  RestartCoordinator();
+  Connect("a", Place(0));
+  Connect("b", Place(1));
+  Told("a");
+  Report("a", Place(0), Ready(0));  // it was not acknowledged, so it comes again
+  EXPECT_THAT(Told("a"), IsEmpty());
+  Report("b", Place(1), Ready(1));
+  EXPECT_THAT(Told("a"), ElementsAre("start job-1/1 at-0,at-1"));
+  EXPECT_THAT(Told("b"), ElementsAre("registered", "start job-1/1 at-0,at-1"));
+  Report("a", Place(0), Step(1));
+  Report("b", Place(1), Step(1));
+  EXPECT_EQ(Find("job-1").step, 1);
+  EXPECT_THAT(Told("a"), ElementsAre("ack 2"));
+}
+
+TEST_F(RecoveryTest, AJobThatCannotBeStartedAgainFailsAfterTheStartTimeout) {
+  RunJob(2);
+  RestartCoordinator();
+  Connect("a", Place(0));
+  Connect("b", Place(1));
+  Report("a", Place(0), Ready(0));
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+    Advance(absl::Seconds(2));
+    Beat("a");
+    Beat("b");
+  }
+  EXPECT_EQ(Find("job-1").reason, "START_TIMEOUT");
+  EXPECT_THAT(Find("job-1").message, HasSubstr("without the address of rank 1 on worker b"));
+}
+
+TEST_F(RecoveryTest, AStepShowsThatStartArrived) {
+  RunJob(2);
+  RestartCoordinator();
+  Connect("a", Place(0));
+  Connect("b", Place(1));
+  Report("a", Place(0), Step(1));
+  for (int i = 0; i < 70; ++i) {
+    Advance(absl::Seconds(2));
+    Beat("a");
+    Beat("b");
+  }
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
 }
 
 TEST_F(RecoveryTest, ATrainerThatLeftMeanwhileIsHeard) {
