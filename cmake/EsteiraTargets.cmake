@@ -44,10 +44,15 @@ function(esteira_binary name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# esteira_test(name [LABEL unit|conformance|integration|e2e] [PROCESSORS n] [TIMEOUT s] SOURCES ... DEPS ...)
-# One executable with GoogleTest's main; ctest runs it once.
+# What the sanitizer builds need: every test, or those with threads of our own (and no library that runs its own
+# threads without instrumentation).
+add_custom_target(esteira_tests)
+add_custom_target(esteira_thread_tests)
+
+# esteira_test(name [LABEL unit|conformance|integration|e2e] [THREADS] [PROCESSORS n] [TIMEOUT s] SOURCES ... DEPS ...)
+# One executable with GoogleTest's main; ctest runs it once. THREADS: also run under the thread sanitizer.
 function(esteira_test name)
-  cmake_parse_arguments(ARG "RUN_SERIAL" "LABEL;PROCESSORS;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "RUN_SERIAL;THREADS" "LABEL;PROCESSORS;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${ESTEIRA_WARNINGS})
@@ -62,8 +67,13 @@ function(esteira_test name)
   if(NOT ARG_PROCESSORS)
     set(ARG_PROCESSORS 1)
   endif()
+  add_dependencies(esteira_tests ${name})
+  if(ARG_THREADS)
+    add_dependencies(esteira_thread_tests ${name})
+    list(APPEND ARG_LABEL threads)
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT}
                        PROCESSORS ${ARG_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1")
   if(ARG_RUN_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
