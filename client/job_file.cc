@@ -15,11 +15,11 @@ void MakeAbsolute(const std::filesystem::path& folder, std::string& path) {
 }
 
 void MakePathsAbsolute(const std::filesystem::path& folder, v1::JobSpec& job) {
-  if (!job.has_data() && !job.has_checkpoint()) return;
-  for (v1::DataSource& source : *job.mutable_data()->mutable_train())
-    MakeAbsolute(folder, *source.mutable_path());
-  for (v1::DataSource& source : *job.mutable_data()->mutable_validation()) {
-    MakeAbsolute(folder, *source.mutable_path());
+  if (job.has_data()) {
+    for (v1::DataSource& source : *job.mutable_data()->mutable_train())
+      MakeAbsolute(folder, *source.mutable_path());
+    for (v1::DataSource& source : *job.mutable_data()->mutable_validation())
+      MakeAbsolute(folder, *source.mutable_path());
   }
   if (job.has_checkpoint()) MakeAbsolute(folder, *job.mutable_checkpoint()->mutable_directory());
 }

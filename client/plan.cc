@@ -25,7 +25,11 @@ absl::StatusOr<ClusterSpec> ReadClusterFile(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("the cluster file: ", text.status().message()));
   ClusterSpec cluster;
   try {
-    for (const auto& entry : YAML::Load(*text)) {
+    const YAML::Node root = YAML::Load(*text);
+    if (!root.IsMap()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": not a map of fields"));
+    }
+    for (const auto& entry : root) {
       const std::string key = entry.first.as<std::string>();
       if (key == "num_workers") {
         cluster.num_workers = entry.second.as<int>();

@@ -33,7 +33,7 @@ std::string FormatBytes(int64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {  // no "1024.0 KiB"
     value /= 1024;
     ++unit;
   }
@@ -42,8 +42,8 @@ std::string FormatBytes(int64_t bytes) {
 
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds)) return "-";
-  if (seconds < 1) return absl::StrFormat("%.0f ms", seconds * 1000);
-  if (seconds < 60) return absl::StrFormat("%.1f s", seconds);
+  if (seconds < 0.9995) return absl::StrFormat("%.0f ms", seconds * 1000);
+  if (seconds < 59.95) return absl::StrFormat("%.1f s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 3600) return absl::StrFormat("%dm %02ds", whole / 60, whole % 60);
   return absl::StrFormat("%dh %02dm", whole / 3600, whole % 3600 / 60);
@@ -63,7 +63,8 @@ std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 std::string ProgressLine(const v1::StepRecord& step, int64_t steps, int width) {
   const double share =
       steps > 0 ? static_cast<double>(step.step()) / static_cast<double>(steps) : 0;
-  const double left = static_cast<double>(steps - step.step()) * step.step_seconds();
+  const double left =
+      static_cast<double>(std::max<int64_t>(steps - step.step(), 0)) * step.step_seconds();
   const std::string text =
       absl::StrFormat(" %d/%d  loss %.4f  %.0f tokens/s  %s left", step.step(), steps, step.loss(),
                       step.tokens_per_second(), FormatSeconds(left));
@@ -74,7 +75,7 @@ std::string ProgressLine(const v1::StepRecord& step, int64_t steps, int width) {
     bar = absl::StrCat("[", std::string(filled, '#'),
                        std::string(static_cast<size_t>(room) - filled, '.'), "]");
   }
-  return (bar + text).substr(0, static_cast<size_t>(std::max(width, 1)));
+  return (bar + text).substr(0, static_cast<size_t>(std::max(width, 0)));
 }
 
 namespace {

@@ -31,7 +31,12 @@ absl::StatusOr<std::string> FromConfiguration() {
   ASSIGN_OR_RETURN(const std::string text, files.Read(path));
   try {
     const YAML::Node root = YAML::Load(text);
-    return root.IsMap() && root["server"] ? root["server"].as<std::string>() : std::string();
+    if (root.IsNull()) return std::string();
+    if (!root.IsMap()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": not a map of settings"));
+    }
+    const YAML::Node server = root["server"];
+    return server && !server.IsNull() ? server.as<std::string>() : std::string();
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
   }
@@ -48,6 +53,7 @@ absl::StatusOr<std::string> ResolveServer(const std::string& flag) {
   if (!configured.empty()) return configured;
   absl::StatusOr<LocalCluster> local = DefaultLocalCluster();
   if (local.ok()) return local->server;
+  if (!absl::IsNotFound(local.status())) return local.status();
   return absl::UnavailableError("no coordinator is known");
 }
 

@@ -36,6 +36,7 @@ template <typename Float>
 std::string DecimalText(Float value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  if (value == 0 && std::signbit(value)) return "-0.0";  // readers take "-0" for an integer
   char text[64];
   const auto end = std::to_chars(text, text + sizeof text, value);
   return std::string(text, end.ptr);

@@ -111,7 +111,7 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kConfigure: return OnConfigure(message);
     case v1::CoordinatorMessage::kStart:
-      if (IsCurrent(message.start().job_id(), message.start().epoch())) SendToTrainer(message);
+      if (IsCurrent(message.start().job_id(), message.start().epoch())) trainer_->Send(message);
       return;
     case v1::CoordinatorMessage::kAbort: return OnAbort(message.abort());
     case v1::CoordinatorMessage::kRefused:
@@ -166,19 +166,14 @@ void Agent::StartTrainer(const v1::CoordinatorMessage& message) {
   metrics_.ObserveStart();
   log.With("pid", trainer_->pid()).Info("trainer started");
   session_->SetRegistration(Registration());
-  SendToTrainer(message);
-}
-
-void Agent::SendToTrainer(const v1::CoordinatorMessage& message) {
-  // A trainer that cannot be written to is ending; its exit is reported on its own.
-  if (absl::Status status = trainer_->Send(message); !status.ok()) {
-    log_.With("job", job_id_).With("cause", status.message()).Warning("cannot reach the trainer");
-  }
+  trainer_->Send(message);
 }
 
 void Agent::OnAbort(const v1::Abort& abort) {
+  int32_t rank = rank_;
   if (waiting_configure_ && waiting_configure_->configure().job_id() == abort.job_id() &&
       waiting_configure_->configure().epoch() == abort.epoch()) {
+    rank = waiting_configure_->configure().rank();
     waiting_configure_ = nullptr;
   }
   if (!IsCurrent(abort.job_id(), abort.epoch())) {
@@ -186,14 +181,14 @@ void Agent::OnAbort(const v1::Abort& abort) {
     v1::TrainerReport report;
     report.set_job_id(abort.job_id());
     report.set_epoch(abort.epoch());
-    report.set_rank(rank_);
+    report.set_rank(rank);
     report.mutable_exited()->set_message("no trainer of this epoch runs here");
     return session_->Report(std::move(report));
   }
   v1::CoordinatorMessage message;
   *message.mutable_abort() = abort;
-  SendToTrainer(message);
-  kill_time_ = absl::Now() + options_.abort_grace;
+  trainer_->Send(message);
+  kill_time_ = std::min(kill_time_, absl::Now() + options_.abort_grace);
 }
 
 v1::TrainerReport Agent::NewReport() const {

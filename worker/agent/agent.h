@@ -60,7 +60,6 @@ class Agent {
   void OnExit(int64_t life, v1::Exited exited);
 
   void StartTrainer(const v1::CoordinatorMessage& message);
-  void SendToTrainer(const v1::CoordinatorMessage& message);
   // A report about the current place in the current epoch.
   v1::TrainerReport NewReport() const;
   v1::Register Registration() const;

@@ -57,9 +57,7 @@ void Session::SetStep(int64_t step) {
 
 void Session::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  const auto flushed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return next_to_send_ == next_sequence_;
-  };
+  const auto flushed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reports_.empty(); };
   mutex_.AwaitWithTimeout(absl::Condition(&flushed), timeout);
 }
 
@@ -86,7 +84,6 @@ void Session::Run() {
 void Session::Serve() {
   auto connection = std::make_shared<Connection>();
   connection->stub = v1::WorkerService::NewStub(MakeChannel(options_.coordinator));
-  connection->stream = connection->stub->Session(&connection->context);
   v1::WorkerMessage hello = Envelope(0);
   {
     absl::MutexLock lock(&mutex_);
@@ -95,17 +92,23 @@ void Session::Serve() {
     *hello.mutable_register_() = registration_;
     next_to_send_ = reports_.empty() ? next_sequence_ : reports_.front().sequence();
   }
+  // From here on the destructor can cancel the call, even one that waits for a connection.
+  connection->stream = connection->stub->Session(&connection->context);
   connection->stream->Write(hello);
   std::thread writer([&] { WriteMessages(*connection); });
   ReadMessages(*connection);
   writer.join();
   const grpc::Status status = connection->stream->Finish();
-  absl::MutexLock lock(&mutex_);
-  connection_ = nullptr;
-  if (registered_) {
-    if (!stopping_) log_.With("reason", status.error_message()).Warning("lost the coordinator");
-    callbacks_.on_connection(false);
+  bool lost = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    connection_ = nullptr;
+    lost = registered_;
+    if (lost && !stopping_) {
+      log_.With("reason", status.error_message()).Warning("lost the coordinator");
+    }
   }
+  if (lost) callbacks_.on_connection(false);
 }
 
 void Session::ReadMessages(Connection& connection) {
@@ -121,6 +124,9 @@ void Session::Handle(v1::CoordinatorMessage message) {
     while (!reports_.empty() && reports_.front().sequence() <= message.acknowledged().sequence()) {
       reports_.pop_front();
     }
+    // A coordinator that came back may know already what was about to be sent again.
+    next_to_send_ =
+        std::max(next_to_send_, reports_.empty() ? next_sequence_ : reports_.front().sequence());
     return;
   }
   if (message.has_registered()) {
@@ -134,8 +140,8 @@ void Session::Handle(v1::CoordinatorMessage message) {
   callbacks_.on_message(std::move(message));
 }
 
-// Sends reports as they come and a heartbeat whenever none came for one heartbeat's time. Nothing
-// goes out before the coordinator has answered the registration.
+// Sends reports as they come, a heartbeat at once after registration, and one every heartbeat's
+// time from then on. Nothing goes out before the coordinator has answered the registration.
 void Session::WriteMessages(Connection& connection) {
   absl::Time next_beat = absl::InfinitePast();
   while (true) {
@@ -143,9 +149,11 @@ void Session::WriteMessages(Connection& connection) {
     {
       absl::MutexLock lock(&mutex_);
       const auto has_work = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return connection.broken || stopping_ || (registered_ && next_to_send_ < next_sequence_);
+        return connection.broken || stopping_ ||
+               (registered_ &&
+                (next_to_send_ < next_sequence_ || next_beat == absl::InfinitePast()));
       };
-      const absl::Time until = registered_ ? next_beat : absl::Now() + heartbeat_;
+      const absl::Time until = registered_ ? next_beat : absl::InfiniteFuture();
       mutex_.AwaitWithDeadline(absl::Condition(&has_work), until);
       if (connection.broken || stopping_) return;
       if (!registered_) continue;

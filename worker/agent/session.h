@@ -42,7 +42,7 @@ class Session {
   // What the next registration says; `step` goes with the heartbeats.
   void SetRegistration(v1::Register registration);
   void SetStep(int64_t step);
-  // Waits until every report was written to the stream, or for `timeout`.
+  // Waits until the coordinator has acknowledged every report, or for `timeout`.
   void Flush(absl::Duration timeout);
 
  private:

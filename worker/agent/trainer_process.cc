@@ -25,7 +25,7 @@ constexpr int kChannelDescriptor = 3;
 constexpr size_t kMaxOutputLine = 16 << 10;
 
 absl::Status SystemError(absl::string_view what, int error) {
-  return absl::UnavailableError(absl::StrCat("cannot ", what, ": ", std::strerror(error)));
+  return absl::InternalError(absl::StrCat("cannot ", what, ": ", std::strerror(error)));
 }
 
 // Kills by the kernel's out-of-memory killer in this cgroup, or -1 when the kernel does not say.
@@ -37,6 +37,52 @@ long CountOomKills() {
     if (name == "oom_kill") return count;
   }
   return -1;
+}
+
+// The longest start of `text` of at most `limit` bytes that does not cut a character of UTF-8.
+size_t CutBetweenCharacters(const std::string& text, size_t limit) {
+  const auto continues = [&](size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+  };
+  size_t cut = limit;
+  while (cut > limit - 3 && continues(cut)) --cut;
+  return continues(cut) ? limit : cut;
+}
+
+// Length of the valid UTF-8 character at `i`, or 0.
+size_t CharacterAt(const std::string& text, size_t i) {
+  const auto byte = [&](size_t at) -> uint32_t {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
+  };
+  const uint32_t first = byte(i);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4) return 0;
+  uint32_t code = first & (0x7Fu >> length);
+  for (size_t k = 1; k < length; ++k) {
+    if ((byte(i + k) & 0xC0) != 0x80) return 0;
+    code = code << 6 | (byte(i + k) & 0x3F);
+  }
+  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  const bool surrogate = code >= 0xD800 && code < 0xE000;
+  return overlong || surrogate || code > 0x10FFFF ? 0 : length;
+}
+
+// What a protobuf string may hold: a receiver refuses a whole message for one bad byte.
+std::string ValidUtf8(const std::string& text) {
+  std::string valid;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = CharacterAt(text, i);
+    valid += length == 0 ? "\xEF\xBF\xBD" : text.substr(i, length);
+    i += length == 0 ? 1 : length;
+  }
+  return valid;
+}
+
+std::string DescribeSignal(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return absl::StrCat("trainer killed by signal ", signal,
+                      name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
 }
 
 struct Pipes {
@@ -61,7 +107,14 @@ absl::StatusOr<Pipes> OpenPipes() {
 absl::StatusOr<int> SpawnChild(const std::vector<std::string>& command, const Pipes& pipes) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  const auto destroy = absl::MakeCleanup([&] { posix_spawn_file_actions_destroy(&actions); });
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  const auto destroy = absl::MakeCleanup([&] {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  });
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, pipes.output[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, pipes.output[1], STDERR_FILENO);
@@ -71,7 +124,8 @@ absl::StatusOr<int> SpawnChild(const std::vector<std::string>& command, const Pi
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int error =
+      posix_spawn(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
   if (error != 0) return SystemError(absl::StrCat("start the trainer ", command[0]), error);
   return pid;
 }
@@ -99,6 +153,7 @@ TrainerProcess::TrainerProcess(int pid, int channel_fd, int output_fd, Callbacks
       callbacks_(std::move(callbacks)),
       oom_kills_before_(CountOomKills()),
       channel_(std::make_unique<Channel>(channel_fd)) {
+  send_thread_ = std::thread([this] { WriteMessages(); });
   report_thread_ = std::thread([this] { ReadReports(); });
   output_thread_ = std::thread([this] { ReadOutput(); });
   end_thread_ = std::thread([this] { AwaitEnd(); });
@@ -111,12 +166,44 @@ TrainerProcess::~TrainerProcess() {
 
 void TrainerProcess::Kill() {
   absl::MutexLock lock(&mutex_);
-  if (!ended_) kill(pid_, SIGKILL);
+  if (!ended_) kill(-pid_, SIGKILL);
+}
+
+void TrainerProcess::Send(v1::CoordinatorMessage message) {
+  absl::MutexLock lock(&mutex_);
+  to_send_.push_back(std::move(message));
+}
+
+void TrainerProcess::WriteMessages() {
+  while (true) {
+    v1::CoordinatorMessage message;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return ended_ || !to_send_.empty();
+      };
+      mutex_.Await(absl::Condition(&has_work));
+      if (ended_) return;
+      message = std::move(to_send_.front());
+      to_send_.pop_front();
+    }
+    const absl::Status status = channel_->Write(message);
+    if (absl::IsUnavailable(status)) return;  // it is ending
+    if (!status.ok()) GiveUp(status);
+  }
+}
+
+// A trainer that cannot be talked to would wait for ever.
+void TrainerProcess::GiveUp(const absl::Status& status) {
+  callbacks_.on_output(absl::StrCat("killed by its daemon: ", status.message()));
+  Kill();
 }
 
 void TrainerProcess::ReadReports() {
   v1::TrainerReport report;
-  while (channel_->Read(report).ok()) callbacks_.on_report(std::move(report));
+  absl::Status status;
+  while ((status = channel_->Read(report)).ok()) callbacks_.on_report(std::move(report));
+  if (!absl::IsUnavailable(status)) GiveUp(status);
 }
 
 void TrainerProcess::ReadOutput() {
@@ -128,12 +215,13 @@ void TrainerProcess::ReadOutput() {
     pending.append(bytes, static_cast<size_t>(got));
     for (size_t end;
          (end = pending.find('\n')) != std::string::npos || pending.size() > kMaxOutputLine;) {
-      if (end == std::string::npos) end = kMaxOutputLine;
-      callbacks_.on_output(pending.substr(0, end));
-      pending.erase(0, pending[end] == '\n' ? end + 1 : end);
+      const bool whole = end <= kMaxOutputLine;
+      if (!whole) end = CutBetweenCharacters(pending, kMaxOutputLine);
+      callbacks_.on_output(ValidUtf8(pending.substr(0, end)));
+      pending.erase(0, whole ? end + 1 : end);
     }
   }
-  if (!pending.empty()) callbacks_.on_output(pending);
+  if (!pending.empty()) callbacks_.on_output(ValidUtf8(pending));
   close(output_fd_);
 }
 
@@ -146,9 +234,11 @@ void TrainerProcess::AwaitEnd() {
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
+    kill(-pid_, SIGKILL);  // what it started and left behind
     waitpid(pid_, &status, 0);
   }
-  report_thread_.join();  // the child's ends are closed: both readers have come to their end
+  send_thread_.join();  // the child's ends are closed: nothing can block on them any more
+  report_thread_.join();
   output_thread_.join();
   v1::Exited exited;
   if (WIFSIGNALED(status)) {
@@ -156,9 +246,8 @@ void TrainerProcess::AwaitEnd() {
     exited.set_signal(signal);
     exited.set_out_of_memory(signal == SIGKILL && oom_kills_before_ >= 0 &&
                              CountOomKills() > oom_kills_before_);
-    exited.set_message(absl::StrCat("trainer killed by signal ", signal, " (SIG",
-                                    sigabbrev_np(signal), ")",
-                                    exited.out_of_memory() ? ": out of memory" : ""));
+    exited.set_message(
+        absl::StrCat(DescribeSignal(signal), exited.out_of_memory() ? ": out of memory" : ""));
   } else {
     exited.set_exit_code(WEXITSTATUS(status));
     exited.set_message(absl::StrCat("trainer exited with code ", WEXITSTATUS(status)));
