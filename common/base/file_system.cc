@@ -1,6 +1,7 @@
 #include "common/base/file_system.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,6 +71,15 @@ class PosixWritableFile : public WritableFile {
  private:
   int fd_;
   std::string path_;
+};
+
+class PosixFileLock : public FileLock {
+ public:
+  explicit PosixFileLock(int fd) : fd_(fd) {}
+  ~PosixFileLock() override { close(fd_); }
+
+ private:
+  int fd_;
 };
 
 }  // namespace
@@ -146,6 +156,15 @@ absl::Status RealFileSystem::RemoveAll(const std::string& path) {
 bool RealFileSystem::Exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> RealFileSystem::Lock(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return FileError("cannot open", path, errno);
+  auto lock = std::make_unique<PosixFileLock>(fd);
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return FileError("cannot lock", path, errno);
+  return absl::FailedPreconditionError(absl::StrCat(path, " is locked already"));
 }
 
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,

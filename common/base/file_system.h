@@ -21,6 +21,12 @@ class WritableFile {
   virtual absl::Status Close() = 0;
 };
 
+// A lock that is held while this lives. It dies with the process, however that ends.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
 // Every effect on files goes through here, so that a test can fill the disk, tear a write or drop
 // unsynced bytes. Thread-safe. Errors name the path: NotFound, PermissionDenied, ResourceExhausted
 // (disk full), Internal (other).
@@ -40,6 +46,9 @@ class FileSystem {
   virtual absl::Status RemoveAll(
       const std::string& path) = 0;  // a path that is not there is no error
   virtual bool Exists(const std::string& path) = 0;
+  // An exclusive, advisory lock on `path`, which is created and stays. FailedPrecondition when it
+  // is held already, by whomever; does not wait.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
 };
 
 // The operating system's files.
@@ -54,6 +63,7 @@ class RealFileSystem : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status RemoveAll(const std::string& path) override;
   bool Exists(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 };
 
 // Writes `bytes` to `path` by way of a temporary file beside it and an atomic rename: readers see

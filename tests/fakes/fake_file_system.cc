@@ -38,6 +38,19 @@ class FakeWritableFile : public WritableFile {
   std::shared_ptr<std::string> bytes_;
 };
 
+class FakeFileLock : public FileLock {
+ public:
+  FakeFileLock(FakeFileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
+  ~FakeFileLock() override {
+    const std::lock_guard<std::mutex> lock(files_.mutex_);
+    files_.locked_.erase(path_);
+  }
+
+ private:
+  FakeFileSystem& files_;
+  const std::string path_;
+};
+
 absl::StatusOr<std::unique_ptr<WritableFile>> FakeFileSystem::Create(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!IsDirectory(ParentOf(path))) return Missing(ParentOf(path));
@@ -129,6 +142,16 @@ absl::Status FakeFileSystem::RemoveAll(const std::string& path) {
 bool FakeFileSystem::Exists(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return files_.count(path) > 0 || IsDirectory(path);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> FakeFileSystem::Lock(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!IsDirectory(ParentOf(path))) return Missing(ParentOf(path));
+  if (!locked_.insert(path).second) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is locked already"));
+  }
+  files_.emplace(path, std::make_shared<std::string>());
+  return std::make_unique<FakeFileLock>(*this, path);
 }
 
 void FakeFileSystem::Overwrite(const std::string& path, std::string bytes) {

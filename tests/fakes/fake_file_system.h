@@ -24,18 +24,21 @@ class FakeFileSystem : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status RemoveAll(const std::string& path) override;
   bool Exists(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 
   // Replaces a file's bytes, to damage it.
   void Overwrite(const std::string& path, std::string bytes);
 
  private:
   friend class FakeWritableFile;
+  friend class FakeFileLock;
   bool IsDirectory(const std::string& path) const;  // with mutex_ held
 
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<std::string>>
       files_;                          // protected by mutex_, as are the bytes
   std::set<std::string> directories_;  // protected by mutex_
+  std::set<std::string> locked_;       // protected by mutex_
 };
 
 }  // namespace esteira

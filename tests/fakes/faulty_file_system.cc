@@ -95,4 +95,9 @@ absl::Status FaultyFileSystem::RemoveAll(const std::string& path) {
   return files_.RemoveAll(path);
 }
 
+absl::StatusOr<std::unique_ptr<FileLock>> FaultyFileSystem::Lock(const std::string& path) {
+  RETURN_IF_ERROR(Next());
+  return files_.Lock(path);
+}
+
 }  // namespace esteira

@@ -10,7 +10,7 @@
 namespace esteira {
 
 // A file system that fails when a test says so. Every call that changes something (Create, Append,
-// Close, CreateDirectories, Rename, RemoveAll) counts as one operation, from 0. Thread-safe.
+// Close, CreateDirectories, Rename, RemoveAll, Lock) counts as one operation, from 0. Thread-safe.
 class FaultyFileSystem : public FileSystem {
  public:
   explicit FaultyFileSystem(FileSystem& files) : files_(files) {}
@@ -36,6 +36,7 @@ class FaultyFileSystem : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status RemoveAll(const std::string& path) override;
   bool Exists(const std::string& path) override { return files_.Exists(path); }
+  absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 
  private:
   friend class FaultyWritableFile;

@@ -50,6 +50,7 @@ absl::Status Publication::Begin() {
     if (absl::StartsWith(name, kReplacedPrefix)) RETURN_IF_ERROR(Restore(path));
     if (IsLeftover(name)) RETURN_IF_ERROR(files_.RemoveAll(path));
   }
+  RETURN_IF_ERROR(CheckReplaceable());
   return files_.CreateDirectories(temporary_);
 }
 
@@ -122,8 +123,20 @@ absl::Status Publication::WriteFile(const std::string& name, const std::string& 
   return absl::OkStatus();
 }
 
+absl::Status Publication::CheckReplaceable() {
+  if (!files_.Exists(path_)) return absl::OkStatus();
+  const absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
+  const absl::Status status =
+      manifest.ok() ? VerifySizes(files_, path_, *manifest) : manifest.status();
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat(path_, " is there and is no whole checkpoint, so it is not replaced (",
+                   status.message(), "): move or remove it, or name another checkpoint.directory"));
+}
+
 absl::Status Publication::GiveName() {
   if (!files_.Exists(path_)) return files_.Rename(temporary_, path_);
+  RETURN_IF_ERROR(CheckReplaceable());
   const std::string replaced =
       absl::StrCat(job_.checkpoint_directory, "/", kReplacedPrefix, StepFolderName(step_));
   RETURN_IF_ERROR(files_.RemoveAll(replaced));

@@ -21,7 +21,8 @@ class Publication {
   const std::string& path() const { return path_; }  // of the finished checkpoint
   const std::string& temporary_path() const { return temporary_; }
 
-  // An empty temporary folder; whatever an interrupted attempt left is removed.
+  // An empty temporary folder; whatever an interrupted attempt left is removed. FailedPrecondition
+  // when the name is taken by something that is no whole checkpoint: it is not ours to remove.
   absl::Status Begin();
   // `stage_files`: as their writers reported them. Checks that they are there and hold every
   // parameter once, writes the small files, the manifest last, and renames the folder. A checkpoint
@@ -29,7 +30,7 @@ class Publication {
   absl::StatusOr<int64_t> Finish(int64_t updates, std::vector<ManifestFile> stage_files);
   // Removes the temporary folder.
   void Discard();
-  // Removes checkpoints of earlier steps, so that with this one `keep` are left.
+  // Removes whole checkpoints of earlier steps, so that with this one `keep` are left.
   absl::Status Prune(int64_t keep);
 
  private:
@@ -37,6 +38,7 @@ class Publication {
   absl::StatusOr<std::string> MakeIndex(const std::vector<ManifestFile>& stage_files);
   absl::Status WriteFile(const std::string& name, const std::string& text,
                          std::vector<ManifestFile>& files);
+  absl::Status CheckReplaceable();
   absl::Status GiveName();
   absl::Status Restore(const std::string& replaced);  // what an interrupted GiveName moved aside
   absl::Status RemoveCheckpoint(const std::string& path);

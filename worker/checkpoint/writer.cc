@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/plan/shard_map.h"
 #include "worker/checkpoint/agreement.h"
@@ -20,6 +21,15 @@ std::vector<int> RanksOfStage(const Layout& layout, int stage) {
     ranks.push_back(layout.RankOf(stage, replica));
   }
   return ranks;
+}
+
+// An earlier checkpoint makes no room for its successor, since it goes only once that is whole.
+absl::Status ExplainFullDisk(const absl::Status& status, const std::string& directory) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      status.message(), "; ", directory,
+      " must have room for one checkpoint more than are kept: an earlier one is removed only once "
+      "its successor is whole"));
 }
 
 }  // namespace
@@ -47,7 +57,8 @@ absl::StatusOr<CheckpointResult> CheckpointWriter::Write(int64_t step, int64_t u
                      GatherOutcomes(transport_, mine, timeout_));
     const absl::Status verdict =
         rank_ == 0 ? Publish(publication, updates, outcomes, result) : absl::OkStatus();
-    return BroadcastStatus(transport_, verdict, timeout_);
+    return BroadcastStatus(transport_, ExplainFullDisk(verdict, job_.checkpoint_directory),
+                           timeout_);
   }();
   if (rank_ == 0 && !status.ok()) publication.Discard();
   RETURN_IF_ERROR(status);

@@ -51,5 +51,16 @@ TEST_F(FileSystemTest, AFullDiskIsResourceExhausted) {
   EXPECT_EQ((*file)->Append("x").code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(FileSystemTest, ALockIsHeldOnceAndUntilItsEnd) {
+  auto lock = files_.Lock(root_ + "/lock");
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  const absl::Status second = files_.Lock(root_ + "/lock").status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.message().find(root_ + "/lock"), std::string::npos);
+  lock->reset();
+  EXPECT_TRUE(files_.Lock(root_ + "/lock").ok());
+  EXPECT_EQ(files_.Lock(root_ + "/no/lock").status().code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace esteira

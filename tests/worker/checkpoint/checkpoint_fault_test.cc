@@ -124,6 +124,29 @@ TEST_F(CheckpointFaultTest, OnlyOneRankFails) {
   }
 }
 
+// As in a small tmpfs with keep 1: the old checkpoint goes only after the new one, so where there
+// is no room for both, each save fails, gives back what it took, and the old one stays.
+TEST_F(CheckpointFaultTest, NoRoomForTwoKeepsTheFirstAndSaysWhy) {
+  job_.checkpoints_to_keep = 1;
+  Group group(2, 1);
+  const int64_t bytes = ReadManifest(files_, kOld)->total_bytes();
+  for (int64_t step = 2; step <= 5; ++step) {
+    FaultyFileSystem faulty(files_);
+    faulty.FailAfterBytes(bytes / 2);  // what the first leaves of the disk, at each save anew
+    for (const auto& result : group.Write(job_, step, faulty)) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_THAT(result.status().ToString(),
+                  testing::HasSubstr("/ckpt must have room for one checkpoint more"));
+    }
+    EXPECT_THAT(*files_.List("/ckpt"), testing::ElementsAre("step-00000001"));
+    ExpectOnlyWholeCheckpoints(files_);
+  }
+  FaultyFileSystem roomy(files_);
+  roomy.FailAfterBytes(bytes * 2);
+  ASSERT_TRUE(group.Write(job_, 6, roomy)[0].ok());
+  EXPECT_THAT(*files_.List("/ckpt"), testing::ElementsAre("step-00000006"));
+}
+
 // While one checkpoint takes the name of another of the same step, the old one is never gone from
 // the disk.
 TEST_F(CheckpointFaultTest, ReplacingTheSameStepNeverLosesIt) {

@@ -198,6 +198,33 @@ TEST(WriterTest, ACheckpointOfTheSameStepIsReplaced) {
   EXPECT_EQ(files.List("/ckpt")->size(), 1u);
 }
 
+TEST(WriterTest, WhatIsNoCheckpointIsNotReplaced) {
+  const JobSpec job = SmallJob(Architecture::kLlama, false, Precision::kFp32);
+  Group group(2, 2);
+  FakeFileSystem files;
+  const auto expect_refused = [&](absl::string_view why) {
+    for (const auto& result : group.Write(job, 3, files)) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(result.status().ToString(), HasSubstr("/ckpt/step-00000003 is there"));
+      EXPECT_THAT(result.status().ToString(), HasSubstr(std::string(why)));
+      EXPECT_THAT(result.status().ToString(), HasSubstr("move or remove it"));
+    }
+    EXPECT_EQ(files.List("/ckpt")->size(), 1u);
+  };
+  ASSERT_TRUE(files.CreateDirectories("/ckpt/step-00000003").ok());
+  ASSERT_TRUE(WriteFileAtomically(files, "/ckpt/step-00000003/thesis.txt", "mine").ok());
+  expect_refused("no manifest.json");
+  EXPECT_EQ(*files.Read("/ckpt/step-00000003/thesis.txt"), "mine");
+  ASSERT_TRUE(WriteFileAtomically(files, "/ckpt/step-00000003/manifest.json", "{}").ok());
+  expect_refused("checkpoint /ckpt/step-00000003: ");
+  EXPECT_EQ(*files.Read("/ckpt/step-00000003/thesis.txt"), "mine");
+
+  ASSERT_TRUE(files.RemoveAll("/ckpt").ok());
+  ASSERT_TRUE(group.Write(job, 3, files)[0].ok());
+  ASSERT_TRUE(files.RemoveAll("/ckpt/step-00000003/config.json").ok());
+  expect_refused("config.json is missing");
+}
+
 TEST(WriterTest, AStageWhoseFilesRankZeroCannotSee) {
   const JobSpec job = SmallJob(Architecture::kLlama, false, Precision::kFp32);
   FakeFileSystem shared;
