@@ -23,6 +23,15 @@ std::string DescribeNonFinite(const NonFinite& place) {
                                             : absl::StrCat(", micro-batch ", place.micro_batch));
 }
 
+absl::Status StopAtNonFinite(const StepReport& report, int rank) {
+  const std::string cause =
+      absl::StrCat("step ", report.step, ": non-finite value first at ",
+                   DescribeNonFinite(report.non_finite), "; training.on_non_finite is stop");
+  if (rank == report.non_finite.rank) return absl::FailedPreconditionError(cause);
+  return absl::AbortedError(
+      absl::StrCat("stopped with rank ", report.non_finite.rank, ": ", cause));
+}
+
 v1::StepReportProto EncodeStep(const StepReport& report, int64_t epoch,
                                std::optional<double> validation_loss, const Device& device) {
   v1::StepReportProto proto;

@@ -17,6 +17,10 @@ v1::MemoryProto EncodeMemory(const Device& device);
 // "rank 2, unit 3, micro-batch 1".
 std::string DescribeNonFinite(const NonFinite& place);
 
+// How `rank` ends after a step with a non-finite value: the rank where it appeared first fails, the
+// others are stopped with it.
+absl::Status StopAtNonFinite(const StepReport& report, int rank);
+
 v1::StepReportProto EncodeStep(const StepReport& report, int64_t epoch,
                                std::optional<double> validation_loss, const Device& device);
 

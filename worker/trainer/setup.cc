@@ -11,6 +11,7 @@
 #include "common/plan/job_codec.h"
 #include "common/plan/plan_codec.h"
 #include "common/plan/validate.h"
+#include "worker/checkpoint/directory.h"
 
 namespace esteira {
 namespace {
@@ -62,6 +63,19 @@ absl::Status CheckNothingToResume(const JobSpec& job) {
                    "checkpoint.directory, or set checkpoint.resume=never to start anew"));
 }
 
+// A directory that cannot be written would be found out by the first save, a training too late.
+absl::Status OpenCheckpointDirectory(Setup& setup) {
+  const std::string& directory = setup.job.checkpoint_directory;
+  if (directory.empty() || setup.plan.layout.ReplicaOfRank(setup.rank) != 0) {
+    return absl::OkStatus();
+  }
+  RealFileSystem files;
+  RETURN_IF_ERROR(ProbeDirectory(files, directory, setup.rank));
+  if (setup.rank != 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(setup.checkpoint_lock, LockDirectory(files, directory));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options) {
@@ -80,6 +94,7 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   setup.job_id = configure.job_id();
   setup.operation_timeout = absl::Milliseconds(configure.operation_timeout_ms());
   RETURN_IF_ERROR(CheckNothingToResume(setup.job));
+  RETURN_IF_ERROR(OpenCheckpointDirectory(setup));
   RETURN_IF_ERROR(OpenData(setup));
   setup.device = MakeCpuDevice({.threads = options.threads, .memory_bytes = options.memory_bytes});
   setup.kernels = MakeCpuKernels(options.threads);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/base/file_system.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/plan.h"
 #include "esteira/v1/worker.pb.h"
@@ -27,7 +28,8 @@ struct Setup {
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<DataSet> train, validation;  // validation: null when the job has none
   std::unique_ptr<UcxEndpoint> endpoint;
-  double peak_flops = 0;  // measured
+  std::unique_ptr<FileLock> checkpoint_lock;  // rank 0 of a job that writes checkpoints
+  double peak_flops = 0;                      // measured
 };
 
 absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options);

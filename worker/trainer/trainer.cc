@@ -84,9 +84,7 @@ absl::Status Trainer::TrainStep() {
   }
   RETURN_IF_ERROR(ReportStep(report, validation_loss));
   if (report.non_finite.found && setup_.job.on_non_finite == OnNonFinite::kStop) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", step_, ": non-finite value first at ",
-                     DescribeNonFinite(report.non_finite), "; training.on_non_finite is stop"));
+    return StopAtNonFinite(report, setup_.rank);
   }
   if (!setup_.job.checkpoint_directory.empty() && Every(setup_.job.checkpoint_every_steps)) {
     return WriteCheckpoint();

@@ -10,7 +10,7 @@ namespace esteira {
 
 struct TrainerOptions {
   int threads = 1;
-  int64_t memory_bytes = 0;  // of the device; 0: all that it has
+  int64_t memory_bytes = 0;           // of the device; 0: all that it has
   std::string network_device = "lo";  // of the data plane
 };
 

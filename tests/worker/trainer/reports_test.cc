@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace esteira {
@@ -141,6 +142,20 @@ TEST(Failures, OnlyALostPeerAndAnAbortAreConsequences) {
     EXPECT_EQ(failed.step(), 9);
   }
   EXPECT_FALSE(IsConsequence(absl::OkStatus()));
+}
+
+TEST(Failures, ANonFiniteValueStopsAllButFailsOneRank) {
+  StepReport report;
+  report.step = 5;
+  report.non_finite = {true, 2, 3, -1};
+  for (int rank = 0; rank < 4; ++rank) {
+    const absl::Status status = StopAtNonFinite(report, rank);
+    EXPECT_EQ(IsConsequence(status), rank != 2) << rank;
+    EXPECT_NE(status.message().find("step 5: non-finite value first at rank 2, unit 3"),
+              std::string::npos)
+        << status;
+    EXPECT_EQ(absl::StartsWith(status.message(), "stopped with rank 2: "), rank != 2) << status;
+  }
 }
 
 }  // namespace
