@@ -70,7 +70,16 @@ class TrainTest(unittest.TestCase):
         self.assertIn("step-00000006", listed.out)
         for name in ["config.json", "model.safetensors.index.json", "tokenizer.json", "trainer_state.json", "manifest.json"]:
             self.assertTrue((self.checkpoints / "step-00000006" / name).exists(), name)
-        self.assertEqual([p.name for p in self.checkpoints.iterdir() if p.name.startswith(".")], [])
+        self.assertEqual([p.name for p in self.checkpoints.iterdir() if p.name.startswith(".")], [".lock"])
+
+    def test_a_model_that_replicas_do_not_divide_is_saved_and_loads(self):
+        directory = self.cluster.root / "undivided"
+        job = self.cluster.submit(f"checkpoint.directory={directory}", "model.hidden_size=36", "parallelism.replicas=3",
+                                  "parallelism.pipeline_stages=1", "training.steps=2")
+        self.assertEqual(self.cluster.wait(job).code, 0, self.cluster.describe(job))
+        self.assertEqual([p.name for p in directory.iterdir() if p.name.startswith("step-")], ["step-00000002"])
+        generated = self.cluster.run("generate", str(directory / "step-00000002"), "--prompt", "The", "--tokens", "5", "--seed", "3")
+        self.assertEqual(generated.code, 0, generated)
 
     def test_evaluate_agrees_with_the_job(self):
         result = self.cluster.run("evaluate", str(self.checkpoints / "step-00000006"), "--data", str(self.cluster.root / "validation.txt"))
