@@ -171,6 +171,7 @@ TEST_F(SessionTest, ACoordinatorThatKnowsAllAlreadyIsSentNothingAgain) {
       [](const Streams& streams) { return streams.size() > 1 && streams[1].heartbeats > 0; }));
   session->Report(Report(6));
   EXPECT_THAT(AwaitReports(1, 1), ElementsAre(6));
+  EXPECT_EQ(coordinator_.streams()[1].messages.size(), 2u) << "the registration and the report";
 }
 
 TEST_F(SessionTest, AnAcknowledgementOfTheFutureHarmsNothing) {
