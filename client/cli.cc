@@ -61,7 +61,6 @@ class CommandLine {
   std::string local_directory_;
   std::string server_;
   int logs_rank_ = -1;
-  std::vector<CLI::App*> inference_;
 };
 
 CLI::App& CommandLine::Add(CLI::App& parent, const std::string& name,
@@ -134,7 +133,6 @@ void CommandLine::AddSubmit() {
 
 void CommandLine::AddJobCommands() {
   CLI::App& list = Add(app_, "list", "List the jobs", [this] { return ListJobs(job_); });
-  list.alias("ls");
   AddServer(list, job_.server);
   AddOutput(list, job_.output, {"table", "json"});
   CLI::App& describe = Add(app_, "describe", "Show one job", [this] { return DescribeJob(job_); });
@@ -183,7 +181,6 @@ void CommandLine::AddPlan() {
   CLI::Option* workers =
       plan.add_option("--workers", plan_.workers, "Number of workers")->check(CLI::Range(1, 65536));
   CLI::Option* cluster = plan.add_option("--cluster", plan_.cluster_file, "Cluster file (YAML)");
-  plan.require_option();
   cluster->excludes(workers);
   AddOutput(plan, plan_.output, {"text", "json"});
 }
@@ -239,7 +236,11 @@ int CommandLine::Parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app_.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  return run_();
+  const int code = run_();
+  std::cout.flush();
+  if (std::cout) return code;
+  std::cerr << "esteira: cannot write the output: is the disk full?\n";
+  return code == kExitOk ? kExitJobFailed : code;
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/exit_code.h"
 #include "client/local_cluster.h"
+#include "common/base/exit_code.h"
 
 namespace esteira {
 
@@ -40,8 +40,10 @@ struct WaitOptions {
 };
 ExitCode WaitForJob(const WaitOptions& options);
 
-// Shows a job's progress until it ends or Ctrl-C, which detaches and never cancels.
-ExitCode FollowJob(const std::string& server, const std::string& job);
+// Shows a job's progress until it ends or Ctrl-C, which detaches and never cancels. On standard
+// error when standard output belongs to a script.
+enum class ProgressTo { kStdout, kStderr };
+ExitCode FollowJob(const std::string& server, const std::string& job, ProgressTo to);
 
 struct LogsOptions {
   std::string server, job;

@@ -36,15 +36,15 @@ void InstallDetach(const std::string& job) {
   signal(SIGINT, Detach);
 }
 
-int TerminalWidth() {
+int TerminalWidth(int fd) {
   winsize size;
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 // A bar that is drawn over itself on a terminal, and at most one line a second elsewhere.
 class ProgressView {
  public:
-  explicit ProgressView(bool terminal) : terminal_(terminal) {}
+  ProgressView(std::ostream& out, int fd) : out_(out), fd_(fd), terminal_(isatty(fd) != 0) {}
 
   void Show(const v1::StepRecord& step, int64_t steps) {
     const bool last = step.step() == steps;
@@ -54,26 +54,28 @@ class ProgressView {
                                             step.validation_loss()));
     }
     if (terminal_) {
-      std::cout << "\r\033[K" << ProgressLine(step, steps, TerminalWidth() - 1) << std::flush;
+      out_ << "\r\033[K" << ProgressLine(step, steps, TerminalWidth(fd_) - 1) << std::flush;
       drawn_ = true;
     } else if (last || absl::Now() - last_line_ >= kLinePeriod) {
-      std::cout << ProgressLine(step, steps, 120) << std::endl;
+      out_ << ProgressLine(step, steps, 120) << std::endl;
       last_line_ = absl::Now();
     }
   }
 
   void Line(const std::string& text) {
-    if (drawn_) std::cout << "\r\033[K";
-    std::cout << text << std::endl;
+    if (drawn_) out_ << "\r\033[K";
+    out_ << text << std::endl;
     drawn_ = false;
   }
 
   void Finish() {
-    if (drawn_) std::cout << std::endl;
+    if (drawn_) out_ << std::endl;
     drawn_ = false;
   }
 
  private:
+  std::ostream& out_;
+  const int fd_;
   const bool terminal_;
   bool drawn_ = false;
   absl::Time last_line_ = absl::InfinitePast();
@@ -85,11 +87,12 @@ void ShowTransition(const v1::Job& job, ProgressView& view) {
 
 }  // namespace
 
-ExitCode FollowJob(const std::string& server_flag, const std::string& job_id) {
+ExitCode FollowJob(const std::string& server_flag, const std::string& job_id, ProgressTo to) {
   const absl::StatusOr<std::string> server = ResolveServer(server_flag);
   if (!server.ok()) return ReportError(server.status());
   InstallDetach(job_id);
-  ProgressView view(isatty(STDOUT_FILENO) != 0);
+  ProgressView view = to == ProgressTo::kStdout ? ProgressView(std::cout, STDOUT_FILENO)
+                                                : ProgressView(std::cerr, STDERR_FILENO);
   v1::Job job;
   const absl::Status status =
       Connection(*server).Watch(job_id, absl::InfiniteFuture(), [&](const v1::JobEvent& event) {

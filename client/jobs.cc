@@ -116,7 +116,9 @@ ExitCode Submit(const SubmitOptions& options) {
   const absl::StatusOr<v1::Job> job = SubmitToServer(options, *file);
   if (!job.ok()) return ReportError(job.status());
   PrintSubmitted(options, *job);
-  return options.follow && !options.dry_run ? FollowJob(options.server, job->id()) : kExitOk;
+  if (!options.follow || options.dry_run) return kExitOk;
+  return FollowJob(options.server, job->id(),
+                   options.output == Output::kTable ? ProgressTo::kStdout : ProgressTo::kStderr);
 }
 
 ExitCode ListJobs(const JobOptions& options) {
@@ -205,8 +207,7 @@ ExitCode ListWorkers(const JobOptions& options) {
 
 ExitCode WaitForJob(const WaitOptions& options) {
   v1::JobState wanted = v1::JOB_STATE_UNSPECIFIED;
-  const std::string name =
-      options.state.rfind("state=", 0) == 0 ? options.state.substr(6) : options.state;
+  const std::string& name = options.state;
   if (!name.empty() && !v1::JobState_Parse(name, &wanted)) {
     return ReportError(absl::InvalidArgumentError(
         absl::StrCat("--for ", options.state,

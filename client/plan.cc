@@ -55,6 +55,20 @@ absl::StatusOr<ClusterSpec> ReadClusterFile(const std::string& path) {
   return cluster;
 }
 
+absl::Status CheckCluster(const ClusterSpec& cluster, const std::string& path) {
+  if (cluster.num_workers < 1) {
+    return absl::InvalidArgumentError(
+        path.empty() ? "for how many workers? Give --workers N or --cluster FILE"
+                     : absl::StrCat(path, ": num_workers must be at least 1"));
+  }
+  if (cluster.memory_bytes_per_worker < 0 || !(cluster.flops_per_worker > 0) ||
+      !(cluster.link_latency_seconds >= 0) || !(cluster.link_bytes_per_second > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": memory and latency must not be negative, and rates must be above 0"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Plan> MakePlanFor(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const JobFile job, ReadJobFile(options.file, options.overrides));
   ClusterSpec cluster;
@@ -62,6 +76,7 @@ absl::StatusOr<Plan> MakePlanFor(const PlanOptions& options) {
     ASSIGN_OR_RETURN(cluster, ReadClusterFile(options.cluster_file));
   }
   if (options.workers > 0) cluster.num_workers = options.workers;
+  RETURN_IF_ERROR(CheckCluster(cluster, options.cluster_file));
   return MakePlan(job.spec, cluster);
 }
 

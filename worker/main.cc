@@ -21,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/exit_code.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -179,8 +180,12 @@ int Finish(const absl::Status& status) {
 int Main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   const std::vector<std::string> rest(argv + std::min(argc, 2), argv + argc);
-  if (command == "generate") return Finish(GenerateMain(rest, std::cout));
-  if (command == "evaluate") return Finish(EvaluateMain(rest, std::cout));
+  // The two commands that `esteira` hands on: its exit codes and its way of telling errors.
+  const auto finish = [](const absl::Status& status) -> int {
+    return status.ok() ? kExitOk : ReportError(status);
+  };
+  if (command == "generate") return finish(GenerateMain(rest, std::cout));
+  if (command == "evaluate") return finish(EvaluateMain(rest, std::cout));
   absl::SetProgramUsageMessage(
       "The worker daemon: registers at a coordinator and runs the ranks that it is given.\n"
       "  esteira-worker --coordinator HOST:PORT [flags]\n"

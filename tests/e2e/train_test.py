@@ -3,6 +3,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import unittest
 import urllib.request
@@ -140,6 +141,29 @@ class TrainTest(unittest.TestCase):
         self.assertIn("SUCCEEDED", result.out)
         self.assertNotIn("\r", result.out)
 
+    def test_output_for_scripts_is_the_id_alone(self):
+        result = self.cluster.run("submit", "-f", str(self.cluster.root / "job.yaml"), "--follow", "-o", "id")
+        self.assertEqual(result.code, 0, result)
+        self.assertRegex(result.out, r"^\S+\n$")
+        self.assertIn("SUCCEEDED", result.err)
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / "esteira", "describe", self.job], env=self.cluster.environment, stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1, done.stderr)
+
+    def test_interrupting_a_follower_does_not_cancel(self):
+        follower = subprocess.Popen([BIN / "esteira", "submit", "-f", str(self.cluster.root / "job.yaml"), "--follow",
+                                     "--set", "training.steps=300"], env=self.cluster.environment, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        job = follower.stdout.readline().split()[2].rstrip(".")
+        while not follower.stdout.readline().startswith("["):  # the first line of progress
+            pass
+        follower.send_signal(signal.SIGINT)
+        _, err = follower.communicate(timeout=20)
+        self.assertIn("Detached", err)
+        self.assertEqual(self.cluster.wait(job).code, 0)
+
     def test_dry_run_submits_nothing(self):
         before = self.cluster.run("list", "-o", "json").out
         result = self.cluster.run("submit", "-f", str(self.cluster.root / "job.yaml"), "--dry-run")
@@ -185,6 +209,8 @@ class RefusalTest(unittest.TestCase):
         self.assertEqual(self.cluster.run("list", "--server", "127.0.0.1:1").code, 3)
         self.assertEqual(self.cluster.run("frobnicate").code, 2)
         self.assertEqual(self.cluster.run("submit", "-f", "/no/such/file").code, 2)
+        self.assertEqual(self.cluster.run("generate", "/no/such/folder", "--prompt", "x").code, 5)
+        self.assertEqual(self.cluster.run("plan", "-f", str(self.cluster.root / "job.yaml")).code, 2)
 
     def test_a_job_that_needs_more_workers_waits_and_says_so(self):
         job = self.cluster.submit()
@@ -217,6 +243,7 @@ class RefusalTest(unittest.TestCase):
     def test_a_second_up_in_the_same_folder_is_refused(self):
         result = self.cluster.run("local", "up", "--dir", str(self.cluster.directory))
         self.assertNotEqual(result.code, 0)
+        self.assertEqual(result.code, 2)
         self.assertIn("already", result.err)
 
 

@@ -4,11 +4,11 @@
 
 namespace esteira {
 
-// What the process returns; scripts rely on it.
+// What `esteira` and the commands behind it return; scripts rely on it.
 enum ExitCode : int {
   kExitOk = 0,
   kExitJobFailed = 1,
-  kExitUsage = 2,  // or an invalid spec
+  kExitUsage = 2,  // or an invalid spec, or something that cannot be done as things are
   kExitNotConnected = 3,
   kExitNotAllowed = 4,
   kExitNotFound = 5,

@@ -1,4 +1,4 @@
-#include "client/exit_code.h"
+#include "common/base/exit_code.h"
 
 #include <iostream>
 
@@ -15,7 +15,12 @@ const char* WhatToDo(const absl::Status& status) {
     case absl::StatusCode::kPermissionDenied:
       return "Check the permissions of what the message names.";
     case absl::StatusCode::kNotFound:
-      return "`esteira list` shows the jobs, `esteira workers list` the workers.";
+      return "Check the name; `esteira list` shows the jobs, `esteira workers list` the workers.";
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists: return "The message says what stands in the way.";
+    case absl::StatusCode::kResourceExhausted:
+      return "Ask for less, or give more room, as the message says.";
+    case absl::StatusCode::kUnimplemented: return "Use what the message names instead.";
     case absl::StatusCode::kInvalidArgument:
       return "Correct what is named above and try again; README.md, \"The job file\", lists the "
              "fields.";
@@ -33,7 +38,11 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied: return kExitNotAllowed;
     case absl::StatusCode::kNotFound: return kExitNotFound;
-    case absl::StatusCode::kInvalidArgument: return kExitUsage;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented: return kExitUsage;
     default: return kExitJobFailed;
   }
 }
