@@ -336,35 +336,26 @@ absl::StatusOr<Job> Controller::HandleSubmit(Turn&, const SubmitRequest& request
 
 void Controller::Cancel(std::string job_id, std::function<void(absl::StatusOr<Job>)> done) {
   Post([this, job_id = std::move(job_id), done = std::move(done)](Turn& turn) {
-    const absl::Status status = HandleCancel(turn, job_id);
-    // Decided in this turn, so that the answer, after the commit, shows it.
-    Settle(turn);
-    turn.out.replies.push_back([this, job_id, done, status] {
-      if (status.ok()) {
-        done(parts_.store.Get(job_id));
-      } else {
-        done(status);
-      }
+    const auto it = turn.state.jobs.find(job_id);
+    const bool active = it != turn.state.jobs.end() && !IsTerminal(it->second.job.state);
+    if (active) {
+      it->second.cancel_requested = true;
+      turn.state.watched.insert(job_id);
+      // Decided in this turn, so that the answer, after the commit, shows it.
+      Settle(turn);
+    }
+    turn.out.replies.push_back([this, job_id, done, active] {
+      done(active ? parts_.store.Get(job_id) : FindEnded(job_id));
     });
   });
 }
 
-absl::Status Controller::HandleCancel(Turn& turn, const std::string& job_id) {
-  const auto it = state_.jobs.find(job_id);
-  Job job;
-  if (it == state_.jobs.end()) {
-    ASSIGN_OR_RETURN(job, parts_.store.Get(job_id));
-  } else {
-    job = it->second.job;
-  }
-  if (job.state == JobState::kCancelled) return absl::OkStatus();
-  if (IsTerminal(job.state)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(job_id, " is already ", JobStateName(job.state)));
-  }
-  it->second.cancel_requested = true;
-  turn.state.watched.insert(job_id);
-  return absl::OkStatus();
+// Only after a commit does the store say how a job ended that is not active any more.
+absl::StatusOr<Job> Controller::FindEnded(const std::string& job_id) {
+  ASSIGN_OR_RETURN(Job job, parts_.store.Get(job_id));
+  if (job.state == JobState::kCancelled) return job;
+  return absl::FailedPreconditionError(
+      absl::StrCat(job_id, " is already ", JobStateName(job.state)));
 }
 
 void Controller::ListWorkers(std::function<void(std::vector<WorkerRecord>)> done) {

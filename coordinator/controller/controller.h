@@ -104,7 +104,7 @@ class Controller {
   // Submission, in steps.
   absl::StatusOr<Job> HandleSubmit(Turn& turn, const SubmitRequest& request);
   absl::StatusOr<ActiveJob> CheckJob(const SubmitRequest& request);
-  absl::Status HandleCancel(Turn& turn, const std::string& job_id);
+  absl::StatusOr<Job> FindEnded(const std::string& job_id);
 
   const ControllerOptions options_;
   const Parts parts_;

@@ -340,6 +340,39 @@ TEST_F(ControllerTest, AFullDiskEndsNoHealthyJob) {
   EXPECT_EQ(Find("job-1").reason, "WORKER_LOST") << "leases run again";
 }
 
+// Its end is known and not yet recorded, so the store still says RUNNING.
+TEST_F(ControllerTest, CancellingAJobThatEndedWhileTheDiskIsFull) {
+  RunJob(2);
+  ASSERT_TRUE(Submit("next 2").ok());
+  ASSERT_TRUE(Submit("last 2").ok());
+  store_->full = true;
+  // Both workers of the job are lost at once; then it fails and is dropped.
+  clock_.Advance(absl::Seconds(10));
+  controller_->Tick();
+  store_->AwaitRefusals(1);
+  absl::StatusOr<Job> ended, queued;
+  absl::BlockingCounter answers(2);
+  const auto answer = [&answers](absl::StatusOr<Job>& to) {
+    return [&answers, &to](absl::StatusOr<Job> job) {
+      to = std::move(job);
+      answers.DecrementCount();
+    };
+  };
+  controller_->Cancel("job-1", answer(ended));
+  controller_->Cancel("job-2", answer(queued));
+  store_->AwaitRefusals(2);
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  store_->full = false;
+  answers.Wait();
+  EXPECT_EQ(ended.status(), absl::FailedPreconditionError("job-1 is already FAILED"));
+  ASSERT_TRUE(queued.ok()) << queued.status();
+  EXPECT_EQ(queued->state, JobState::kCancelled);
+  EXPECT_THAT(Find("job-1").failures, SizeIs(2));
+  Connect("a");
+  Connect("b");
+  EXPECT_EQ(Find("job-3").state, JobState::kStarting);
+}
+
 TEST_F(ControllerTest, AStartThatWasLostWithTheStreamIsSentAgain) {
   RunJob(2);
   Disconnect("b");
