@@ -118,12 +118,6 @@ void ApplyReport(Turn& turn, const Place& place, const CheckpointRecord& checkpo
   turn.out.changed_jobs.insert(place.active.job.id);
 }
 
-void ApplyReport(Turn& turn, const Place& place, const FailedReport& failed) {
-  turn.FailRank(place.active, place.number,
-                {"TRAINER_FAILED", failed.message, failed.consequence,
-                 failed.step != 0 ? failed.step : place.rank.last_step});
-}
-
 bool IsGood(const ExitReport& exit) {
   return exit.exit_code == 0 && exit.signal == 0 && !exit.out_of_memory;
 }
@@ -141,23 +135,23 @@ void RecordStep(Turn& turn, ActiveJob& active, MergedStep merged) {
   turn.out.steps.push_back(StepLine{job.id, record, std::move(merged.sample_ids)});
 }
 
-// A rank that is past the step, or that has left well, without having reported it will not do so
+// A rank that is past the step, has failed or has left without having reported it will not do so
 // any more.
 bool IsComplete(const WorkerGroup& group, int64_t step,
                 const std::vector<std::optional<StepPart>>& parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const RankState& rank = group.ranks[i];
-    const bool left_well = rank.exit && IsGood(*rank.exit);
-    if (!parts[i] && rank.last_step <= step && !left_well) return false;
+    if (!parts[i] && rank.last_step <= step && !rank.failed && !rank.done()) return false;
   }
   return true;
 }
 
 void MergeSteps(Turn& turn, ActiveJob& active) {
   WorkerGroup& group = *active.group;
-  while (!group.parts.empty() && IsTraining(active) && !group.verdict) {
+  while (!group.parts.empty() && IsTraining(active)) {
     const auto it = group.parts.begin();
     const int64_t step = it->first;
+    if (group.verdict && step > group.verdict->after_step) return;
     if (!IsComplete(group, step, it->second)) return;
     absl::StatusOr<MergedStep> merged =
         MergeStep(it->second, {active.job.epoch, active.job.peak_flops, active.job.flops_per_token,
@@ -172,7 +166,10 @@ void MergeSteps(Turn& turn, ActiveJob& active) {
     if (merged.ok()) {
       RecordStep(turn, active, *std::move(merged));
     } else {
-      group.verdict = Verdict{"DIVERGED", std::string(merged.status().message())};
+      if (!group.verdict) {
+        group.verdict = Verdict{"DIVERGED", std::string(merged.status().message())};
+      }
+      group.verdict->after_step = 0;
     }
   }
 }
@@ -195,6 +192,14 @@ void ApplyReport(Turn& turn, const Place& place, const StepPart& part) {
   MergeSteps(turn, place.active);
 }
 
+void ApplyReport(Turn& turn, const Place& place, const FailedReport& failed) {
+  turn.FailRank(place.active, place.number,
+                {"TRAINER_FAILED", failed.message, failed.consequence,
+                 failed.step != 0 ? failed.step : place.rank.last_step,
+                 /*await_steps=*/true});
+  MergeSteps(turn, place.active);
+}
+
 void ApplyReport(Turn& turn, const Place& place, const ExitReport& exit) {
   place.rank.exit = exit;
   turn.state.membership.Release(place.worker);
@@ -208,6 +213,7 @@ void ApplyReport(Turn& turn, const Place& place, const ExitReport& exit) {
                 {exit.out_of_memory ? "OUT_OF_MEMORY" : "TRAINER_FAILED",
                  good ? "trainer left before training began" : DescribeExit(exit), false,
                  place.rank.last_step});
+  MergeSteps(turn, place.active);
 }
 
 // ---- Reports in general.

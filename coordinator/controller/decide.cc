@@ -132,6 +132,7 @@ std::optional<Action> DecideJob(const ActiveJob& active, const State& state, abs
   if (std::optional<Action> missing = DecideMissing(active, state, now)) return missing;
   if (IsTerminal(active.job.state)) return std::nullopt;
   if (active.job.state == JobState::kStopping) return DecideStopping(active, now);
+  if (active.group->VerdictWaits(now)) return std::nullopt;
   if (std::optional<Action> failure = DecideFailure(active, state, now)) return failure;
   if (active.cancel_requested) return StopJob{id};
   return active.job.state == JobState::kStarting ? DecideStarting(active, now)

@@ -170,7 +170,10 @@ void Executor::operator()(const EndJob& action) {
   ForgetUnmerged(*active.group);
   for (RankState& rank : active.group->ranks) {
     // A rank that was never heard of again cannot be waited for.
-    if (!rank.present) rank.gone = true;
+    if (rank.present) continue;
+    rank.gone = true;
+    turn_.state.membership.AddLost(rank.worker, "not heard of since the coordinator restarted",
+                                   turn_.now);
   }
   if (!stopping) turn_.AbortRanks(active, absl::StrCat("the job is over: ", action.message));
 }

@@ -15,6 +15,11 @@ bool WorkerGroup::AllReady() const {
                      [](const RankState& rank) { return rank.ready.has_value(); });
 }
 
+bool WorkerGroup::VerdictWaits(absl::Time now) const {
+  return verdict && now < verdict->deadline && !AllDone() && !parts.empty() &&
+         parts.begin()->first <= verdict->after_step;
+}
+
 void State::AddJob(ActiveJob job) {
   const Job& record = job.job;
   if (record.state == JobState::kQueued) {
@@ -43,6 +48,7 @@ void State::Postpone(absl::Duration duration, absl::Time now) {
     WorkerGroup& group = *active.group;
     group.deadline += duration;
     group.start_deadline += duration;
+    if (group.verdict) group.verdict->deadline += duration;
     if (group.first_echo) *group.first_echo += duration;
     for (RankState& rank : group.ranks) {
       if (rank.missing_since) *rank.missing_since += duration;

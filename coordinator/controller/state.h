@@ -47,6 +47,10 @@ struct RankState {
 struct Verdict {
   std::string reason;
   std::string message;
+  // Steps up to it, which the failed rank had reported, are recorded before the job ends, unless
+  // that takes until `deadline`.
+  int64_t after_step = 0;
+  absl::Time deadline = absl::InfinitePast();
 };
 
 // The workers of one epoch of a job.
@@ -64,6 +68,8 @@ struct WorkerGroup {
 
   bool AllDone() const;
   bool AllReady() const;
+  // The verdict waits for reports of a step.
+  bool VerdictWaits(absl::Time now) const;
 };
 
 struct ActiveJob {

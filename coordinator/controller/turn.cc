@@ -79,6 +79,10 @@ void Turn::FailRank(ActiveJob& active, int rank, const Failure& failure) {
   if (first) {
     group.verdict = Verdict{failure.reason, absl::StrCat("rank ", rank, " on worker ",
                                                          rank_state.worker, ": ", failure.cause)};
+    if (failure.await_steps) {
+      group.verdict->after_step = rank_state.last_step;
+      group.verdict->deadline = now + state.options.membership.lease;
+    }
     job.failures.insert(job.failures.begin(), std::move(record));
   } else {
     if (!group.first_echo) group.first_echo = now;

@@ -75,6 +75,7 @@ class Turn {
     std::string cause;
     bool consequence = false;
     int64_t step = 0;
+    bool await_steps = false;  // other ranks still report the steps that this one has reported
   };
   void FailRank(ActiveJob& active, int rank, const Failure& failure);
   // No Exited will come from the rank.

@@ -49,6 +49,11 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
         absl::StrCat("worker ", description.id, ": incarnation ", description.incarnation,
                      " was replaced by a later one. Is the same id used by two workers?"));
   }
+  const auto present = workers_.find(description.id);
+  if (present != workers_.end() && IsHeldByAnother(present->second, description, session, now)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "worker ", description.id, " is connected already; give this one another --id"));
+  }
   Registration result;
   WorkerRecord& worker = workers_[description.id];
   result.replaced_session = worker.session;
@@ -64,6 +69,13 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
   worker.lost = false;
   worker.message.clear();
   return result;
+}
+
+bool Membership::IsHeldByAnother(const WorkerRecord& worker, const WorkerDescription& newcomer,
+                                 int64_t session, absl::Time now) const {
+  return worker.connected() && worker.session != session &&
+         worker.description.incarnation != newcomer.incarnation &&
+         AssessWorker(worker, now).health != Health::kLost;
 }
 
 bool Membership::Touch(const std::string& id, uint64_t incarnation, int64_t session,
@@ -102,6 +114,15 @@ void Membership::MarkLost(const std::string& id, const std::string& reason) {
   worker.session = 0;
   worker.assignment.reset();
   worker.message = reason;
+}
+
+void Membership::AddLost(const std::string& id, const std::string& reason, absl::Time now) {
+  const auto [it, added] = workers_.try_emplace(id);
+  if (!added) return;
+  it->second.description.id = id;
+  it->second.last_seen = now;
+  it->second.lost = true;
+  it->second.message = reason;
 }
 
 void Membership::Forget(const std::string& id) {

@@ -66,7 +66,8 @@ class Membership {
   explicit Membership(const Options& options) : options_(options) {}
 
   // A new worker, a new life of a known one (which ends the old), or the same life on a new stream.
-  // InvalidArgument for a bad id; FailedPrecondition for a life that has already been replaced.
+  // InvalidArgument for a bad id; FailedPrecondition for a life that has already been replaced;
+  // AlreadyExists for another life while this one is connected and within its lease.
   absl::StatusOr<Registration> Register(const WorkerDescription& description, int64_t session,
                                         absl::Time now);
   // Whether a message on `session` belongs to the worker's present life; if so its lease begins
@@ -80,6 +81,8 @@ class Membership {
   void Assign(const std::string& id, const Assignment& assignment);
   void Release(const std::string& id);
   void MarkLost(const std::string& id, const std::string& reason);
+  // A row for a worker that is known by name only and does not come; nothing when it has one.
+  void AddLost(const std::string& id, const std::string& reason, absl::Time now);
   void Forget(const std::string& id);
 
   const WorkerRecord* Find(const std::string& id) const;
@@ -91,6 +94,9 @@ class Membership {
 
  private:
   static constexpr size_t kMaxRetired = 16;
+
+  bool IsHeldByAnother(const WorkerRecord& worker, const WorkerDescription& newcomer,
+                       int64_t session, absl::Time now) const;
 
   const Options options_;
   std::map<std::string, WorkerRecord> workers_;

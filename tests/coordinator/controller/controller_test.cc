@@ -177,15 +177,13 @@ TEST_F(ControllerTest, ARestartedWorkerIsAnotherOne) {
   RunJob(2);
   const auto old = workers_["b"];
   Restart("b");
-  EXPECT_THAT(old.session->Take(), Contains("closed ABORTED"));
   EXPECT_EQ(Find("job-1").state, JobState::kFailed);
   EXPECT_EQ(Find("job-1").reason, "WORKER_RESTARTED");
-  // The old life speaks again.
-  controller_->Receive(old.number, {"b", old.incarnation, 9, TrainerReport{Place(1), Step(1)}},
+  // What the old life still says changes nothing.
+  controller_->Receive(old.number, {"b", old.incarnation, 9, TrainerReport{Place(1), Exit(0, 9)}},
                        [] {});
-  Workers();
-  EXPECT_THAT(old.session->Take(), Contains("closed FAILED_PRECONDITION"));
   EXPECT_EQ(Workers()["b"], WorkerState::kIdle);
+  EXPECT_EQ(Find("job-1").reason, "WORKER_RESTARTED");
 }
 
 TEST_F(ControllerTest, AnOldIncarnationIsRefused) {
@@ -206,6 +204,74 @@ TEST_F(ControllerTest, RanksThatDisagreeEndTheJob) {
   EXPECT_THAT(job.message,
               HasSubstr("rank 0 has 1 (3ff0000000000000), rank 1 has 1 (3ff0000000000001)"));
   EXPECT_THAT(*store_->ListSteps("job-1", 1, 9), IsEmpty());
+}
+
+TEST_F(ControllerTest, TheStepThatStopsAJobIsRecordedFirst) {
+  RunJob(3);
+  const FailedReport cause{absl::StatusCode::kFailedPrecondition, "non-finite", false, 1};
+  const FailedReport echo{absl::StatusCode::kAborted, "stopped with rank 0", true, 1};
+  Report("a", Place(0), Step(1));
+  Report("a", Place(0), cause);
+  Report("a", Place(0), Exit(1));
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning) << "the others report the step, too";
+  Report("b", Place(1), Step(1));
+  Report("b", Place(1), echo);
+  EXPECT_EQ(Find("job-1").step, 0);
+  Report("c", Place(2), Step(1));
+  const Job job = Find("job-1");
+  EXPECT_EQ(job.state, JobState::kFailed);
+  EXPECT_EQ(job.message, "rank 0 on worker a: non-finite");
+  EXPECT_EQ(job.step, 1);
+  ASSERT_THAT(*store_->ListSteps("job-1", 1, 9), SizeIs(1));
+  EXPECT_THAT(Told("c"), Contains("abort job-1/1"));
+  EXPECT_THAT(Told("b"), Contains("ack 3")) << "Ready, the step and its failure";
+}
+
+TEST_F(ControllerTest, ARankThatFailedWithoutReportingTheStepIsNotWaitedFor) {
+  RunJob(2);
+  Report("a", Place(0), Step(1));
+  Report("a", Place(0), Step(2));
+  Report("a", Place(0), FailedReport{absl::StatusCode::kInternal, "disk", false, 2});
+  Report("b", Place(1), Step(1));
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Report("b", Place(1), FailedReport{absl::StatusCode::kUnavailable, "peer is gone", true, 2});
+  EXPECT_EQ(Find("job-1").message, "rank 0 on worker a: disk");
+  EXPECT_THAT(*store_->ListSteps("job-1", 1, 9), SizeIs(2));
+}
+
+TEST_F(ControllerTest, AVerdictWaitsForOneLeaseAndNotAfterASignal) {
+  RunJob(2);
+  Report("a", Place(0), Step(1));
+  Report("a", Place(0), FailedReport{absl::StatusCode::kInternal, "disk", false, 1});
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+    Advance(absl::Seconds(2));
+    Beat("a");
+    Beat("b");
+  }
+  EXPECT_EQ(Find("job-1").message, "rank 0 on worker a: disk");
+  EXPECT_EQ(Find("job-1").step, 0);
+  Report("a", Place(0), Exit(1));
+  Report("b", Place(1), Exit(1));
+  ASSERT_TRUE(Submit("job 2").ok());
+  for (int rank = 0; rank < 2; ++rank) Report(Name(rank), {"job-2", 1, rank}, Ready(rank));
+  Report("a", {"job-2", 1, 0}, Step(1));
+  Report("a", {"job-2", 1, 0}, Exit(0, 9));
+  EXPECT_EQ(Find("job-2").state, JobState::kFailed);
+}
+
+TEST_F(ControllerTest, ASecondWorkerWithTheSameIdIsRefusedAndTheJobGoesOn) {
+  RunJob(2);
+  const FakeWorker first = workers_["b"];
+  ++workers_["b"].incarnation;
+  Connect("b");
+  EXPECT_THAT(Told("b"), ElementsAre("refused", "closed ALREADY_EXISTS"));
+  workers_["b"] = first;
+  EXPECT_THAT(Told("b"), IsEmpty());
+  Report("a", Place(0), Step(1));
+  Report("b", Place(1), Step(1));
+  EXPECT_EQ(Find("job-1").step, 1);
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
 }
 
 TEST_F(ControllerTest, CancellingWhereverTheJobIs) {

@@ -235,6 +235,7 @@ class ControllerHarness : public testing::Test {
   void Restart(const std::string& id) {
     ++workers_[id].incarnation;
     workers_[id].sequence = 0;
+    Disconnect(id);
     Connect(id);
   }
   void Disconnect(const std::string& id) {

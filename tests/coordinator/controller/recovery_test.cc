@@ -56,6 +56,10 @@ TEST_F(RecoveryTest, WhoIsNotBackAfterOneLeaseIsNamed) {
   EXPECT_EQ(job.state, JobState::kFailed);
   EXPECT_EQ(job.message, "not heard of since the coordinator restarted: rank 1 on worker b");
   EXPECT_THAT(Told("a"), Contains("abort job-1/1"));
+  EXPECT_EQ(Workers().count("b"), 1u);
+  EXPECT_EQ(Workers()["b"], WorkerState::kLost);
+  Connect("b", Place(1));
+  EXPECT_THAT(Told("b"), ElementsAre("registered", "abort job-1/1"));
 }
 
 // It died after its commit and before it sent Start, or after it sent Start to one of them.

@@ -45,9 +45,10 @@ TEST(Membership, ANewLifeEndsTheOldOneAndItsPlace) {
   Membership membership = Make();
   ASSERT_TRUE(membership.Register(Describe("w", 1), 10, kStart).ok());
   membership.Assign("w", {"job-1", 1, 0});
+  membership.Disconnect(10);
   const auto second = membership.Register(Describe("w", 2), 11, kStart);
   ASSERT_TRUE(second.ok());
-  EXPECT_EQ(second->replaced_session, 10);
+  EXPECT_EQ(second->replaced_session, 0);
   ASSERT_TRUE(second->abandoned.has_value());
   EXPECT_EQ(*second->abandoned, (Assignment{"job-1", 1, 0}));
   EXPECT_EQ(membership.Find("w")->state(), WorkerState::kIdle);
@@ -56,6 +57,37 @@ TEST(Membership, ANewLifeEndsTheOldOneAndItsPlace) {
   EXPECT_TRUE(membership.Touch("w", 2, 11, kStart));
   EXPECT_EQ(membership.Register(Describe("w", 1), 12, kStart).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Membership, ASecondWorkerWithTheIdOfOneThatIsThereIsRefused) {
+  Membership membership = Make();
+  ASSERT_TRUE(membership.Register(Describe("w", 1), 10, kStart).ok());
+  membership.Assign("w", {"job-1", 1, 0});
+  const absl::Time last = kStart + kLease - absl::Milliseconds(1);
+  EXPECT_EQ(membership.Register(Describe("w", 2), 11, last).status(),
+            absl::AlreadyExistsError("worker w is connected already; give this one another --id"));
+  EXPECT_EQ(membership.Find("w")->state(), WorkerState::kBusy);
+  EXPECT_TRUE(membership.Touch("w", 1, 10, kStart)) << "the first one is not affected";
+  // Its machine may have died without closing the stream.
+  const auto later = membership.Register(Describe("w", 2), 11, kStart + kLease);
+  ASSERT_TRUE(later.ok());
+  EXPECT_EQ(later->replaced_session, 10);
+  EXPECT_TRUE(later->abandoned.has_value());
+}
+
+TEST(Membership, AWorkerThatDoesNotComeIsListedAsLost) {
+  Membership membership = Make();
+  ASSERT_TRUE(membership.Register(Describe("here", 1), 1, kStart).ok());
+  membership.AddLost("here", "why", kStart);
+  membership.AddLost("away", "why", kStart);
+  EXPECT_EQ(membership.Find("here")->state(), WorkerState::kIdle);
+  EXPECT_EQ(membership.Find("away")->state(), WorkerState::kLost);
+  EXPECT_EQ(membership.Find("away")->message, "why");
+  EXPECT_EQ(membership.CountPresent(), 1);
+  const auto back = membership.Register(Describe("away", 7), 2, kStart);
+  ASSERT_TRUE(back.ok());
+  EXPECT_FALSE(back->abandoned.has_value());
+  EXPECT_EQ(membership.Find("away")->state(), WorkerState::kIdle);
 }
 
 TEST(Membership, TheSameLifeOnANewStreamKeepsItsPlace) {
