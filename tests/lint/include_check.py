@@ -19,7 +19,7 @@ ALLOWED = {
     "coordinator/job": ["common/base", "common/plan", "common/rpc"],
     "coordinator/membership": ["common/base"],
     "coordinator/controller": ["common", "coordinator/planner", "coordinator/job", "coordinator/membership"],
-    "coordinator/service": ["common", "coordinator/job", "coordinator/controller"],
+    "coordinator/service": ["common", "coordinator/planner", "coordinator/job", "coordinator/controller"],
     "coordinator": ["common", "coordinator"],
     "worker/device": ["common/base"],
     "worker/tensor": ["common/base", "common/plan/sizes.h", "worker/device"],

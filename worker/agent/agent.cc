@@ -201,11 +201,7 @@ v1::TrainerReport Agent::NewReport() const {
 
 void Agent::OnReport(int64_t life, v1::TrainerReport report) {
   if (life != life_) return;
-  if (report.has_step()) {
-    const v1::StepReportProto& step = report.step();
-    session_->SetStep(step.record().step());
-    metrics_.ObserveStep(Observe(step));
-  }
+  if (report.has_step()) metrics_.ObserveStep(Observe(report.step()));
   session_->Report(std::move(report));
 }
 
@@ -232,7 +228,6 @@ void Agent::OnExit(int64_t life, v1::Exited exited) {
   v1::TrainerReport report = NewReport();
   *report.mutable_exited() = std::move(exited);
   session_->SetRegistration(Registration());
-  session_->SetStep(0);
   session_->Report(std::move(report));
   if (waiting_configure_ && !stopping_) StartTrainer(*std::exchange(waiting_configure_, nullptr));
 }

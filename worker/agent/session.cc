@@ -50,11 +50,6 @@ void Session::SetRegistration(v1::Register registration) {
   registration_ = std::move(registration);
 }
 
-void Session::SetStep(int64_t step) {
-  absl::MutexLock lock(&mutex_);
-  step_ = step;
-}
-
 void Session::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto flushed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reports_.empty(); };
@@ -159,7 +154,7 @@ void Session::WriteMessages(Connection& connection) {
       if (!registered_) continue;
       if (absl::Now() >= next_beat) {
         message = Envelope(0);
-        message->mutable_heartbeat()->set_step(step_);
+        message->mutable_heartbeat();
         next_beat = absl::Now() + heartbeat_;
       } else if (next_to_send_ < next_sequence_) {
         // Sequence numbers are consecutive; what fell out of the kept reports is skipped.

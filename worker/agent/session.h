@@ -39,9 +39,8 @@ class Session {
   ~Session();
 
   void Report(v1::TrainerReport report);
-  // What the next registration says; `step` goes with the heartbeats.
+  // What the next registration says.
   void SetRegistration(v1::Register registration);
-  void SetStep(int64_t step);
   // Waits until the coordinator has acknowledged every report, or for `timeout`.
   void Flush(absl::Duration timeout);
 
@@ -62,7 +61,6 @@ class Session {
 
   absl::Mutex mutex_;
   v1::Register registration_ ABSL_GUARDED_BY(mutex_);
-  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(2);

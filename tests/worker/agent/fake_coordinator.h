@@ -18,7 +18,6 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 struct SeenStream {
   std::vector<v1::WorkerMessage> messages;
   int64_t heartbeats = 0;
-  int64_t last_beat_step = -1;
   bool ended = false;
 };
 
