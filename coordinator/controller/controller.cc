@@ -163,7 +163,7 @@ bool Controller::Flush() {
     acknowledgements.out.heard_workers.merge(out.heard_workers);
   }
   const absl::Status status = Commit(writes);
-  NoteCommit(status);
+  NoteCommit(status, acknowledgements.now);
   if (!status.ok()) {
     if (held_.empty()) held_.emplace_back();
     held_.front().writes = std::move(writes);
@@ -179,16 +179,16 @@ bool Controller::Flush() {
   return true;
 }
 
-void Controller::NoteCommit(const absl::Status& status) {
+void Controller::NoteCommit(const absl::Status& status, absl::Time began) {
   if (status.ok() != failing_since_.has_value()) return;
-  const absl::Time now = parts_.clock.Now();
   if (status.ok()) {
+    const absl::Time now = parts_.clock.Now();
     log_.Info("changes are recorded again");
     state_.Postpone(now - *failing_since_, now);
     failing_since_.reset();
   } else {
     log_.Error(absl::StrCat("cannot record changes, trying again: ", status.message()));
-    failing_since_ = now;
+    failing_since_ = began;
   }
 }
 

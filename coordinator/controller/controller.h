@@ -88,7 +88,7 @@ class Controller {
   void Run();
   void TakeTurn(std::vector<std::pair<absl::Time, Event>> events);
   void Settle(Turn& turn);
-  void NoteCommit(const absl::Status& status);
+  void NoteCommit(const absl::Status& status, absl::Time began);
   void AddAcknowledgements(Turn& turn);
   bool Flush();
   absl::Status Commit(const std::vector<JobWrite>& writes);

@@ -43,8 +43,10 @@ class PullStream : public grpc::ServerWriteReactor<Response>,
     if (finished_) return;
     busy_ = true;
     alarm_ = std::make_unique<grpc::Alarm>();
-    alarm_->Set(gpr_now(GPR_CLOCK_MONOTONIC),
-                [self = this->shared_from_this()](bool) { self->Continue(); });
+    // The alarm belongs to this stream, so what it holds must not own the stream.
+    alarm_->Set(gpr_now(GPR_CLOCK_MONOTONIC), [weak = this->weak_from_this()](bool) {
+      if (const auto self = weak.lock()) self->Continue();
+    });
   }
 
  protected:

@@ -29,7 +29,7 @@ struct OutcomeRecord {
 };
 
 void CopyText(absl::string_view text, char* to, size_t capacity) {
-  std::memcpy(to, text.data(), std::min(text.size(), capacity));
+  std::copy_n(text.begin(), std::min(text.size(), capacity), to);
 }
 
 std::string TextOf(const char* from, size_t capacity) {
