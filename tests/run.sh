@@ -53,7 +53,7 @@ build_preset() {
     tsan) target=esteira_thread_tests ;;
   esac
   cmake --preset "$1" --log-level=WARNING >/dev/null &&
-    cmake --build --preset "$1" -j "$(nproc)" --target "$target" -- --quiet
+    cmake --build --preset "$1" -j "$(nproc)" --target "$target"
 }
 
 run_preset() {
