@@ -250,6 +250,7 @@ class Machine {
       const std::vector<Place> heads = Heads(p);
       if (heads.empty() || ++stuck > kReportedRanks) continue;
       std::vector<std::string> waits;
+      waits.reserve(heads.size());
       for (Place head : heads) {
         waits.push_back(absl::StrCat("instruction ", head.index, " (", ToText(At(head)),
                                      ") waits for ", WaitsFor(head)));
