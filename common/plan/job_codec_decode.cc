@@ -114,6 +114,7 @@ class Decoder {
   std::vector<DataSource> Sources(const std::string& field,
                                   const google::protobuf::RepeatedPtrField<v1::DataSource>& list);
   void Path(const std::string& field, const std::string& path);
+  void NoNul(const std::string& field, const std::string& path);
   void Training();
   void BatchMemory(int64_t micro_batch_size);
   void Optimizer();
@@ -283,11 +284,18 @@ std::vector<DataSource> Decoder::Sources(
 
 void Decoder::Path(const std::string& field, const std::string& path) {
   if (path.empty()) Add(field, "is missing; give the path of a file");
+  NoNul(field, path);
   for (absl::string_view ending : {".jsonl", ".idx"}) {
     if (!absl::EndsWith(path, ending)) continue;
     Add(field, absl::StrCat("\"", absl::CHexEscape(path), "\": ", ending,
                             " files are not built in; use text, or tokens in a .bin file"));
   }
+}
+
+// The system would end the path there and take another file.
+void Decoder::NoNul(const std::string& field, const std::string& path) {
+  if (!absl::StrContains(path, '\0')) return;
+  Add(field, absl::StrCat("\"", absl::CHexEscape(path), "\" has a NUL byte; remove it"));
 }
 
 void Decoder::Training() {
@@ -444,13 +452,14 @@ void Decoder::Checkpoint() {
   job_.checkpoint_every_steps =
       Whole("checkpoint.every_steps", checkpoint.every_steps(), 0, kMaxSteps);
   job_.checkpoints_to_keep = Whole("checkpoint.keep", checkpoint.keep(), 0, kMaxSteps);
-  const bool asks = checkpoint.every_steps() > 0 || checkpoint.keep() > 0;
-  if (asks && checkpoint.directory().empty()) {
-    Add("checkpoint.directory",
-        "is missing, but checkpoint.every_steps or keep is given; name a folder");
-  }
+  NoNul("checkpoint.directory", checkpoint.directory());
   job_.resume_if_found =
       Choose("checkpoint.resume", checkpoint.resume(), {{"auto", "never"}, {}}, "never") == "auto";
+  const bool asks = checkpoint.every_steps() > 0 || checkpoint.keep() > 0 || job_.resume_if_found;
+  if (asks && checkpoint.directory().empty()) {
+    Add("checkpoint.directory",
+        "is missing, but checkpoint.every_steps, keep or resume: auto is given; name a folder");
+  }
 }
 
 }  // namespace

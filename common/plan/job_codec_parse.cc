@@ -59,7 +59,7 @@ std::string NearestField(const Descriptor& message, absl::string_view name) {
 std::string PathOf(const Descriptor& message, absl::string_view name, const std::string& prefix) {
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
-    const std::string path = absl::StrCat(prefix, field.name());
+    std::string path = absl::StrCat(prefix, field.name());
     if (field.name() == name) return path;
     if (field.message_type() == nullptr || field.is_repeated()) continue;
     std::string below = PathOf(*field.message_type(), name, path + ".");
@@ -99,9 +99,10 @@ bool IsUtf8(absl::string_view text) {
 }
 
 // Copies a YAML tree into a message by reflection; what does not fit becomes a fault with its path.
+// `part`: what is laid over another message, where a map without fields would change nothing.
 class Reader {
  public:
-  explicit Reader(std::vector<Fault>& faults) : faults_(faults) {}
+  explicit Reader(std::vector<Fault>& faults, bool part = false) : faults_(faults), part_(part) {}
 
   void ReadMessage(const YAML::Node& node, const std::string& path, Message& message) {
     if (node.IsNull()) return;
@@ -110,6 +111,11 @@ class Reader {
           absl::StrCat("is ", Shown(node), ", not a map of fields",
                        "; write its fields one a line, indented"));
       return;
+    }
+    if (part_ && node.size() == 0) {
+      Add(path,
+          "is a map without fields, which changes nothing; name a field, or write null to "
+          "take out what the file says");
     }
     std::set<std::string> seen;
     for (const auto& entry : node) {
@@ -224,6 +230,7 @@ class Reader {
   }
 
   std::vector<Fault>& faults_;
+  const bool part_;
 };
 
 // One YAML document; what is wrong with the text itself becomes a fault of `field`.
@@ -273,7 +280,7 @@ void Override(const std::string& text, v1::JobSpec& job, std::vector<Fault>& fau
     outer.force_insert(*name, node);
     node.reset(outer);  // assignment would change the node within `outer`
   }
-  Reader(faults).ReadMessage(node, "", job);
+  Reader(faults, /*part=*/true).ReadMessage(node, "", job);
 }
 
 }  // namespace

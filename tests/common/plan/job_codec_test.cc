@@ -216,6 +216,12 @@ TEST(JobCodecTest, BrokenOverrides) {
   ExpectFault({"name.first=x"}, "name", "write one value");
 }
 
+TEST(JobCodecTest, AnOverrideThatWouldChangeNothingIsAFault) {
+  ExpectFault({"model={}"}, "model", "without fields");
+  ExpectFault({"training={optimizer: {adamw: {}}}"}, "training.optimizer.adamw", "without fields");
+  EXPECT_THAT(Lines(ReadJob(std::string(kSmallJob) + "checkpoint: {}\n").faults), IsEmpty());
+}
+
 TEST(JobCodecTest, UnknownFieldsNameTheNearest) {
   ExpectFault({"modle={}"}, "modle", "did you mean model?");
   ExpectFault({"training.step=5"}, "training.step", "did you mean steps?");
@@ -425,8 +431,16 @@ TEST(JobCodecTest, Parallelism) {
   }
 }
 
+TEST(JobCodecTest, PathsWithANulByte) {
+  ExpectFault({R"(data.train=[{path: "a\0b"}])"}, "data.train[0].path", "NUL byte");
+  ExpectFault({R"(data.validation=[{path: "a\0.bin"}])"}, "data.validation[0].path", "NUL byte");
+  ExpectFault({R"(checkpoint.directory="/c\0")"}, "checkpoint.directory", "NUL byte");
+}
+
 TEST(JobCodecTest, Checkpoints) {
   ExpectFault({"checkpoint.every_steps=5"}, "checkpoint.directory", "is missing");
+  ExpectFault({"checkpoint.resume=auto"}, "checkpoint.directory", "is missing");
+  EXPECT_THAT(Lines(ReadJob(kSmallJob, {"checkpoint.resume=never"}).faults), IsEmpty());
   ExpectFault({"checkpoint.keep=-1"}, "checkpoint.keep", "is -1");
   ExpectFault({"checkpoint.resume=maybe"}, "checkpoint.resume", "does not exist");
   EXPECT_THAT(Lines(ReadJob(kSmallJob, {"checkpoint="}).faults), IsEmpty());
