@@ -23,6 +23,7 @@
 #include "worker/communication/transport.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/model/unit_compute.h"
 
 namespace esteira {
 
@@ -72,6 +73,7 @@ struct EngineOptions {
   int rank = 0;
   absl::Duration operation_timeout = absl::Minutes(5);
   bool check_finite_each_op = true;  // names the unit and micro-batch of a non-finite value
+  UnitFactory make_unit = MakeUnitCompute;
 };
 
 // Not thread-safe; Abort from any thread (through the transport).

@@ -48,7 +48,8 @@ Handlers::Handlers(const Machinery& machinery)
   const Plan& plan = machinery_.plan;
   for (int unit : plan.train[static_cast<size_t>(machinery_.options.rank)].units) {
     if (unit >= NumComputeUnits(plan.model)) continue;
-    compute_[static_cast<size_t>(unit)] = MakeUnitCompute(plan.model, Spec(unit), plan.precision);
+    compute_[static_cast<size_t>(unit)] =
+        machinery_.options.make_unit(plan.model, Spec(unit), plan.precision);
   }
 }
 

@@ -2,6 +2,7 @@
 // Stateless: all it works on comes in as arguments, so one object serves every micro-batch.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -51,6 +52,10 @@ class UnitCompute {
 
 std::unique_ptr<UnitCompute> MakeUnitCompute(const ModelSpec& model, const UnitSpec& unit,
                                              Precision precision);
+
+// MakeUnitCompute, or what stands in its place (paced_units.h). Not for units of parameters only.
+using UnitFactory = std::function<std::unique_ptr<UnitCompute>(
+    const ModelSpec& model, const UnitSpec& unit, Precision precision)>;
 
 // Fills `master` (the elements `range` of the unit's flat buffer) with initial weights: a function
 // of (seed, name, element index) only. Gaps become zero. Host memory.

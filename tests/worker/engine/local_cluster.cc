@@ -97,17 +97,25 @@ absl::StatusOr<Plan> PlanOf(const JobSpec& job) {
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Make(const JobSpec& job,
                                                                  const Options& options) {
+  ASSIGN_OR_RETURN(Plan plan, PlanOf(job));
+  return Make(job, std::move(plan), options);
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Make(const JobSpec& job, Plan plan,
+                                                                 const Options& options) {
   std::unique_ptr<LocalCluster> cluster(new LocalCluster());
-  ASSIGN_OR_RETURN(cluster->plan_, PlanOf(job));
+  cluster->plan_ = std::move(plan);
   const int num_ranks = cluster->num_ranks();
   cluster->transports_ = MakeInprocTransports(num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
     Rank& member = cluster->ranks_.emplace_back();
     member.device = MakeCpuDevice({.threads = 1});
     member.kernels = options.kernels ? options.kernels(rank) : MakeCpuKernels(1);
-    const EngineOptions engine_options = {.rank = rank,
-                                          .operation_timeout = options.timeout,
-                                          .check_finite_each_op = options.check_finite_each_op};
+    const EngineOptions engine_options = {
+        .rank = rank,
+        .operation_timeout = options.timeout,
+        .check_finite_each_op = options.check_finite_each_op,
+        .make_unit = options.units ? options.units(rank) : MakeUnitCompute};
     ASSIGN_OR_RETURN(member.engine,
                      Engine::Make(cluster->plan_, job, engine_options, *member.device,
                                   *member.kernels, cluster->transport(rank)));

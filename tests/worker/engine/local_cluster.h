@@ -43,10 +43,13 @@ class LocalCluster {
  public:
   struct Options {
     std::function<std::unique_ptr<Kernels>(int rank)> kernels;  // null: the CPU's
+    std::function<UnitFactory(int rank)> units;                 // null: the model's
     bool check_finite_each_op = true;
     absl::Duration timeout = absl::Minutes(1);
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Make(const JobSpec& job,
+                                                            const Options& options);
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Make(const JobSpec& job, Plan plan,
                                                             const Options& options);
 
   // Runs `body` on a thread for each rank; the first failure by rank.
