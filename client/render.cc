@@ -42,6 +42,8 @@ std::string FormatBytes(int64_t bytes) {
 
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds)) return "-";
+  if (seconds > 0 && seconds < 0.0009995) return absl::StrFormat("%.0f us", seconds * 1e6);
+  if (seconds > 0 && seconds < 0.00995) return absl::StrFormat("%.1f ms", seconds * 1000);
   if (seconds < 0.9995) return absl::StrFormat("%.0f ms", seconds * 1000);
   if (seconds < 59.95) return absl::StrFormat("%.1f s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(seconds));

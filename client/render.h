@@ -14,8 +14,9 @@ namespace esteira {
 // Columns as wide as their widest cell, two spaces between, no trailing spaces.
 void PrintTable(const std::vector<std::vector<std::string>>& rows, std::ostream& out);
 
-std::string FormatBytes(int64_t bytes);     // "12.3 MiB"
-std::string FormatSeconds(double seconds);  // "850 ms", "12.3 s", "4m 05s", "2h 03m"
+std::string FormatBytes(int64_t bytes);  // "12.3 MiB"
+std::string FormatSeconds(
+    double seconds);  // "120 us", "3.4 ms", "850 ms", "12.3 s", "4m 05s", "2h 03m"
 std::string FormatAge(const google::protobuf::Timestamp& time, absl::Time now);
 absl::Time ToTime(const google::protobuf::Timestamp& time);
 std::string StateName(v1::JobState state);

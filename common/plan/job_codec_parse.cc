@@ -3,7 +3,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/nearest_name.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/job_codec_faults.h"
 #include "esteira/v1/job.pb.h"
@@ -26,33 +26,10 @@ using google::protobuf::Message;
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr const char* kQuotedTag = "!";  // yaml-cpp's tag of a scalar in quotes
 
-// Levenshtein's distance.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string NearestField(const Descriptor& message, absl::string_view name) {
-  std::string nearest;
-  size_t least = std::string::npos;
-  for (int i = 0; i < message.field_count(); ++i) {
-    const std::string& known = message.field(i)->name();
-    const size_t distance = EditDistance(name, known);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = known;
-  }
-  return nearest;
+  std::vector<std::string> known;
+  for (int i = 0; i < message.field_count(); ++i) known.push_back(message.field(i)->name());
+  return NearestName(name, known);
 }
 
 // The path of a field called `name` anywhere below `message`, or nothing.

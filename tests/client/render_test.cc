@@ -47,6 +47,10 @@ TEST(FormatBytes, Units) {
 
 TEST(FormatSeconds, Units) {
   EXPECT_EQ(FormatSeconds(0), "0 ms");
+  EXPECT_EQ(FormatSeconds(1.2e-4), "120 us");
+  EXPECT_EQ(FormatSeconds(0.0009996), "1.0 ms") << "not 1000 us";
+  EXPECT_EQ(FormatSeconds(0.00341), "3.4 ms");
+  EXPECT_EQ(FormatSeconds(0.00996), "10 ms") << "not 10.0 ms";
   EXPECT_EQ(FormatSeconds(0.85), "850 ms");
   EXPECT_EQ(FormatSeconds(0.9996), "1.0 s") << "not 1000 ms";
   EXPECT_EQ(FormatSeconds(12.34), "12.3 s");
