@@ -34,6 +34,13 @@ constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
+// The one way to write a folder's path, so that two of them can be compared.
+std::string AbsoluteFolder(const std::string& folder) {
+  std::string path = std::filesystem::absolute(folder).lexically_normal().string();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 std::string ClusterFile(const std::string& directory) { return directory + "/cluster.json"; }
 std::string DefaultFile() { return StateFolder() + "/default-local-cluster"; }
 
@@ -97,6 +104,7 @@ absl::StatusOr<LocalDaemon> StartDaemon(const std::string& name, const std::stri
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& argument : command)
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -269,7 +277,7 @@ std::string DefaultLocalDirectory() { return StateFolder() + "/local"; }
 absl::StatusOr<LocalCluster> StartLocalCluster(const LocalClusterOptions& options) {
   RealFileSystem files;
   LocalClusterOptions absolute = options;
-  absolute.directory = std::filesystem::absolute(options.directory).lexically_normal().string();
+  absolute.directory = AbsoluteFolder(options.directory);
   const absl::StatusOr<LocalCluster> existing = ReadLocalCluster(absolute.directory);
   if (existing.ok()) {
     for (const LocalDaemon& daemon : existing->daemons) {
@@ -300,8 +308,9 @@ absl::Status StopLocalCluster(const LocalCluster& cluster) {
   return files.RemoveAll(ClusterFile(cluster.directory));
 }
 
-absl::StatusOr<LocalCluster> ReadLocalCluster(const std::string& directory) {
+absl::StatusOr<LocalCluster> ReadLocalCluster(const std::string& folder) {
   RealFileSystem files;
+  const std::string directory = AbsoluteFolder(folder);
   const std::string path = ClusterFile(directory);
   if (!files.Exists(path)) {
     return absl::NotFoundError(absl::StrCat("no local cluster in ", directory));

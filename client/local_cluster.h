@@ -39,7 +39,7 @@ absl::StatusOr<LocalCluster> StartLocalCluster(const LocalClusterOptions& option
 // SIGTERM to all, SIGKILL to those that stay; removes cluster.json. The data and logs stay.
 absl::Status StopLocalCluster(const LocalCluster& cluster);
 
-absl::StatusOr<LocalCluster> ReadLocalCluster(const std::string& directory);
+absl::StatusOr<LocalCluster> ReadLocalCluster(const std::string& folder);
 // The cluster that `up` started last, if it was not stopped since.
 absl::StatusOr<LocalCluster> DefaultLocalCluster();
 std::string DefaultLocalDirectory();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/rpc/json.h"
+#include "common/rpc/timestamp.h"
 
 namespace esteira {
 
@@ -51,9 +52,7 @@ std::string FormatSeconds(double seconds) {
   return absl::StrFormat("%dh %02dm", whole / 3600, whole % 3600 / 60);
 }
 
-absl::Time ToTime(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
+absl::Time ToTime(const google::protobuf::Timestamp& time) { return DecodeTime(time); }
 
 std::string FormatAge(const google::protobuf::Timestamp& time, absl::Time now) {
   if (time.seconds() == 0) return "-";

@@ -37,6 +37,7 @@ ExitCode RunWorkerCommand(const std::string& command, const std::vector<std::str
   std::vector<std::string> line = {ProgramPath("esteira-worker"), command};
   line.insert(line.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(line.size() + 1);
   for (std::string& argument : line) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execvp(pointers[0], pointers.data());

@@ -60,15 +60,6 @@ namespace {
 
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
 
-absl::StatusOr<LogLevel> ParseLogLevel(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "info") return LogLevel::kInfo;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--log_level=", name, ": expected debug, info, warning or error"));
-}
-
 absl::StatusOr<ControllerOptions> OptionsFromFlags() {
   ControllerOptions options;
   options.membership.lease = absl::GetFlag(FLAGS_lease);
@@ -93,6 +84,7 @@ absl::StatusOr<ControllerOptions> OptionsFromFlags() {
 
 std::vector<std::string> JobStateNames() {
   std::vector<std::string> names;
+  names.reserve(kJobStates.size());
   for (const JobState state : kJobStates) names.push_back(JobStateName(state));
   return names;
 }

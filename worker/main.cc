@@ -18,12 +18,14 @@
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
 #include "absl/random/random.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/observability/exposer.h"
 #include "common/observability/process_collector.h"
@@ -53,23 +55,14 @@ ABSL_FLAG(std::string, log_level, "info", "debug | info | warning | error");
 namespace esteira {
 namespace {
 
-constexpr int kChannelDescriptor = 3;
-
-absl::StatusOr<LogLevel> ParseLevel(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "info") return LogLevel::kInfo;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--log_level ", name, ": use debug, info, warning or error"));
-}
+constexpr int kMaxThreads = 1024;
 
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-int WorkersOnHost() { return std::max(1, absl::GetFlag(FLAGS_workers_on_host)); }
+int WorkersOnHost() { return absl::GetFlag(FLAGS_workers_on_host); }
 
 int Threads() {
   const int threads = absl::GetFlag(FLAGS_threads);
@@ -80,6 +73,38 @@ int Threads() {
 int64_t MemoryBytes() {
   const int64_t bytes = absl::GetFlag(FLAGS_memory_bytes);
   return bytes > 0 ? bytes : MakeCpuDevice({})->total_memory_bytes() / WorkersOnHost();
+}
+
+// Before anything is started: what is wrong with a flag is told at once, not by the coordinator.
+absl::Status CheckFlags() {
+  const std::string id = absl::GetFlag(FLAGS_id);
+  if (!id.empty()) {
+    const absl::Status status = CheckWorkerId(id);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--id=", absl::CHexEscape(id), ": ", status.message()));
+    }
+  }
+  const auto address = ParseHostPort(absl::GetFlag(FLAGS_coordinator), /*least_port=*/1);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--coordinator: ", address.status().message()));
+  }
+  if (absl::GetFlag(FLAGS_threads) < 0 || absl::GetFlag(FLAGS_threads) > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("--threads=", absl::GetFlag(FLAGS_threads),
+                                                   ": give a number from 0 to ", kMaxThreads));
+  }
+  if (absl::GetFlag(FLAGS_memory_bytes) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--memory_bytes=", absl::GetFlag(FLAGS_memory_bytes), ": must not be negative"));
+  }
+  if (absl::GetFlag(FLAGS_workers_on_host) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--workers_on_host=", absl::GetFlag(FLAGS_workers_on_host), ": must be at least 1"));
+  }
+  if (absl::GetFlag(FLAGS_orphan_timeout) <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--orphan_timeout: must be positive");
+  }
+  return absl::OkStatus();
 }
 
 AgentOptions MakeAgentOptions() {
@@ -136,7 +161,8 @@ void BlockStopSignals() {
 absl::Status RunDaemon() {
   // Read by OpenMP when a trainer starts: threads that wait must sleep, since workers share cores.
   setenv("OMP_WAIT_POLICY", "passive", 0);
-  ASSIGN_OR_RETURN(const LogLevel level, ParseLevel(absl::GetFlag(FLAGS_log_level)));
+  RETURN_IF_ERROR(CheckFlags());
+  ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(absl::GetFlag(FLAGS_log_level)));
   BlockStopSignals();
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("esteira-worker", level);
   const AgentOptions options = MakeAgentOptions();
@@ -152,7 +178,7 @@ absl::Status RunDaemon() {
   Agent agent(options, metrics, log);
   StopOnSignal(agent);
   log.With("coordinator", options.session.coordinator).Info("worker started");
-  const absl::Status status = agent.Run();
+  absl::Status status = agent.Run();
   log.Info("worker stopped");
   return status;
 }
@@ -160,7 +186,7 @@ absl::Status RunDaemon() {
 // The trainer dies with its daemon, and hears of an abort over the channel only.
 absl::Status RunTrainerProcess() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ASSIGN_OR_RETURN(const LogLevel level, ParseLevel(absl::GetFlag(FLAGS_log_level)));
+  ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(absl::GetFlag(FLAGS_log_level)));
   BlockStopSignals();
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("trainer", level);
   Channel channel(kChannelDescriptor);

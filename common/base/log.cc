@@ -36,6 +36,15 @@ class SpdlogSink : public LogSink {
 
 }  // namespace
 
+absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--log_level=", name, ": expected debug, info, warning or error"));
+}
+
 std::unique_ptr<LogSink> MakeStderrLogSink(absl::string_view program, LogLevel lowest) {
   return std::make_unique<SpdlogSink>(program, lowest);
 }

@@ -3,12 +3,16 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace esteira {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// By its name, as --log_level takes it: debug, info, warning or error.
+absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name);
 
 // Where log lines go; injected, so that a test can read them. Thread-safe.
 class LogSink {

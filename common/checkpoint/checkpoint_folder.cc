@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(FileSystem& files,
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   for (const std::string& name : names) {
     if (!IsStepFolder(name)) continue;
-    const std::string path = directory + "/" + name;
+    const std::string path = absl::StrCat(directory, "/", name);
     absl::StatusOr<Manifest> manifest = ReadManifest(files, path);
     if (!manifest.ok() || !VerifySizes(files, path, *manifest).ok()) continue;
     checkpoints.push_back({path, *std::move(manifest)});

@@ -2,7 +2,6 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
-#include <google/protobuf/timestamp.pb.h>
 
 #include <charconv>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/timestamp.h"
 
 namespace esteira {
 namespace {
@@ -26,9 +26,7 @@ std::string Quoted(const std::string& text) {
 }
 
 std::string TimeText(const google::protobuf::Timestamp& time) {
-  return absl::FormatTime(absl::RFC3339_full,
-                          absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos()),
-                          absl::UTCTimeZone());
+  return absl::FormatTime(absl::RFC3339_full, DecodeTime(time), absl::UTCTimeZone());
 }
 
 // The shortest decimal of a value of this type: a float needs fewer digits than a double.

@@ -9,33 +9,15 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/limits.h"
 #include "common/rpc/status.h"
 
 namespace esteira {
 namespace {
-
-struct HostPort {
-  std::string host;
-  int port = 0;
-};
-
-absl::StatusOr<HostPort> ParseAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostPort result;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &result.port) || result.port < 0 ||
-      result.port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address \"", address, "\": expected host:port, e.g. 127.0.0.1:7070"));
-  }
-  result.host = address.substr(0, colon);
-  return result;
-}
 
 // A name may resolve to any address: of names, only localhost counts.
 bool IsLoopback(const std::string& host) {
@@ -107,7 +89,7 @@ void SetKeepalive(grpc::ServerBuilder& builder) {
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const RpcServerOptions& options, const std::vector<NamedService>& services) {
-  ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.address));
+  ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.address, 0));
   if (!options.allow_remote && !IsLoopback(address.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "refusing to listen on ", options.address,

@@ -185,6 +185,15 @@ void ApplyReport(Turn& turn, const Place& place, const StepPart& part) {
     return;
   }
   place.rank.last_step = step;
+  if (group.parts.size() >= turn.state.options.max_open_steps && group.parts.count(step) == 0) {
+    turn.FailRank(place.active, place.number,
+                  {"TRAINER_FAILED",
+                   absl::StrCat("it is ", group.parts.size(),
+                                " steps ahead of ranks that have not reported step ",
+                                group.parts.begin()->first),
+                   false, step});
+    return;
+  }
   std::vector<std::optional<StepPart>>& parts = group.parts[step];
   parts.resize(group.ranks.size());
   parts[static_cast<size_t>(place.number)] = part;

@@ -9,6 +9,7 @@
 #include "coordinator/controller/apply.h"
 #include "coordinator/controller/decide.h"
 #include "coordinator/controller/execute.h"
+#include "coordinator/job/restore_steps.h"
 
 namespace esteira {
 
@@ -19,6 +20,10 @@ Controller::~Controller() { Stop(); }
 
 absl::Status Controller::Start() {
   RETURN_IF_ERROR(Recover());
+  const absl::Status restored = RestoreStepLines(parts_.store, parts_.directory);
+  if (!restored.ok()) {
+    log_.Error(absl::StrCat("lines of steps.jsonl stay missing: ", restored.message()));
+  }
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -107,11 +112,11 @@ void Controller::Run() {
       if (stopping_) return;
       events.swap(events_);
     }
-    TakeTurn(std::move(events));
+    TakeTurn(events);
   }
 }
 
-void Controller::TakeTurn(std::vector<std::pair<absl::Time, Event>> events) {
+void Controller::TakeTurn(const std::vector<std::pair<absl::Time, Event>>& events) {
   const auto keep = [this](Turn& turn) { held_.push_back(std::move(turn.out)); };
   for (const auto& [time, event] : events) {
     // The time at which it came, not at which its turn is: a busy controller must not end leases.
@@ -195,7 +200,7 @@ void Controller::NoteCommit(const absl::Status& status, absl::Time began) {
 absl::Status Controller::Commit(const std::vector<JobWrite>& writes) {
   if (writes.empty()) return absl::OkStatus();
   const absl::Time start = absl::Now();
-  const absl::Status status = parts_.store.Commit(writes);
+  absl::Status status = parts_.store.Commit(writes);
   parts_.metrics.ObserveCommit(absl::Now() - start);
   if (!status.ok()) parts_.metrics.CountFailedCommit();
   return status;

@@ -86,7 +86,7 @@ class Controller {
   absl::Status Recover();
   void RecoverJob(Turn& turn, Job job);
   void Run();
-  void TakeTurn(std::vector<std::pair<absl::Time, Event>> events);
+  void TakeTurn(const std::vector<std::pair<absl::Time, Event>>& events);
   void Settle(Turn& turn);
   void NoteCommit(const absl::Status& status, absl::Time began);
   void AddAcknowledgements(Turn& turn);

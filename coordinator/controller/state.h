@@ -25,6 +25,9 @@ struct ControllerOptions {
   absl::Duration start_timeout = absl::Minutes(2);      // from Configure until every rank is ready
   absl::Duration stop_timeout = absl::Seconds(30);      // from Abort until every trainer has left
   absl::Duration operation_timeout = absl::Minutes(5);  // of one exchange between ranks
+  // Steps of one job that some ranks have reported and others have not; more than a worker keeps
+  // for a coordinator that comes back.
+  size_t max_open_steps = 16384;
 };
 
 // One rank of a worker group.

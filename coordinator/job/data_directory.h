@@ -17,8 +17,11 @@ namespace esteira {
 // the truth. Appends come from one thread; reads from any.
 class DataDirectory {
  public:
+  static constexpr int64_t kMaxLogBytes = 256 << 20;  // of one rank of one job
+
   // Creates the folder. FailedPrecondition when another coordinator holds it.
-  static absl::StatusOr<std::unique_ptr<DataDirectory>> Open(const std::string& root);
+  static absl::StatusOr<std::unique_ptr<DataDirectory>> Open(const std::string& root,
+                                                             int64_t max_log_bytes = kMaxLogBytes);
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;
@@ -29,20 +32,25 @@ class DataDirectory {
 
   // A line as `esteira steps -o jsonl` prints it.
   absl::Status AppendStep(const std::string& job_id, const StepRecord& record);
+  // The step of the last line that was written whole; 0 when there is none. What a crash left of a
+  // line behind it is cut off.
+  absl::StatusOr<int64_t> LastStep(const std::string& job_id);
   absl::Status AppendSampleIds(const std::string& job_id, int64_t step, int64_t epoch,
                                const std::vector<int64_t>& sample_ids);
   // A line of a rank's output: "<time> <worker> <text>". Line ends inside `text` become spaces; it
-  // is cut at 64 KiB.
+  // is cut at 64 KiB. A log that has reached its limit says so in a last line and takes no more.
   absl::Status AppendLog(const std::string& job_id, int rank, const std::string& worker,
                          absl::Time time, absl::string_view text);
 
  private:
-  DataDirectory(std::string root, int lock_fd);
+  DataDirectory(std::string root, int lock_fd, int64_t max_log_bytes);
 
-  absl::Status Append(const std::string& folder, const std::string& name, absl::string_view line);
+  // All of `lines` or nothing.
+  absl::Status Append(const std::string& folder, const std::string& name, absl::string_view lines);
 
   const std::string root_;
   const int lock_fd_;
+  const int64_t max_log_bytes_;
 };
 
 }  // namespace esteira

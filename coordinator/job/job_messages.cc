@@ -1,6 +1,7 @@
 #include "coordinator/job/job_messages.h"
 
 #include "common/plan/plan_codec.h"
+#include "common/rpc/timestamp.h"
 #include "esteira/v1/cluster.pb.h"
 #include "esteira/v1/plan.pb.h"
 
@@ -29,18 +30,6 @@ PlanSummary DecodePlanSummary(const v1::Job& message) {
 }
 
 }  // namespace
-
-google::protobuf::Timestamp EncodeTime(absl::Time time) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  google::protobuf::Timestamp message;
-  message.set_seconds(nanos / 1'000'000'000);
-  message.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  return message;
-}
-
-absl::Time DecodeTime(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
 
 v1::JobTransition EncodeTransition(const JobTransition& transition) {
   v1::JobTransition message;

@@ -5,10 +5,6 @@
 #include "coordinator/job/job.h"
 #include "coordinator/job/step_record.h"
 
-namespace google::protobuf {
-class Timestamp;
-}
-
 namespace esteira::v1 {
 class CheckpointInfo;
 class FailureReport;
@@ -34,8 +30,5 @@ v1::StepRecord EncodeStepRecord(const StepRecord& record);
 StepRecord DecodeStepRecord(const v1::StepRecord& message);
 v1::CheckpointInfo EncodeCheckpoint(const CheckpointRecord& checkpoint);
 CheckpointRecord DecodeCheckpoint(const v1::CheckpointInfo& message);
-
-google::protobuf::Timestamp EncodeTime(absl::Time time);
-absl::Time DecodeTime(const google::protobuf::Timestamp& time);
 
 }  // namespace esteira

@@ -5,27 +5,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 
 namespace esteira {
-namespace {
-
-constexpr size_t kMaxIdBytes = 128;
-
-// Ids go into paths of logs, labels and messages.
-absl::Status CheckId(const std::string& id) {
-  const bool good =
-      !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
-        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
-               c == '.' || c == ':';
-      });
-  if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "worker id: expected 1 to 128 letters, digits, or any of \"-_.:\"");
-}
-
-}  // namespace
-
 const char* WorkerStateName(WorkerState state) {
   switch (state) {
     case WorkerState::kIdle: return "IDLE";
@@ -42,7 +25,7 @@ WorkerState WorkerRecord::state() const {
 
 absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescription& description,
                                                               int64_t session, absl::Time now) {
-  RETURN_IF_ERROR(CheckId(description.id));
+  RETURN_IF_ERROR(CheckWorkerId(description.id));
   std::deque<uint64_t>& retired = retired_[description.id];
   if (std::find(retired.begin(), retired.end(), description.incarnation) != retired.end()) {
     return absl::FailedPreconditionError(

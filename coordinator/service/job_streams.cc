@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/rpc/timestamp.h"
 #include "coordinator/job/job_messages.h"
 
 namespace esteira {

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/plan/plan_codec.h"
+#include "common/rpc/timestamp.h"
 #include "coordinator/job/job_messages.h"
 #include "esteira/v1/worker.pb.h"
 

@@ -63,6 +63,35 @@ TEST_F(FilesTest, TheServerIsTheFlagElseTheVariableElseTheFileElseTheLocalCluste
   EXPECT_EQ(*ResolveServer(""), "file:2") << "an empty variable is none";
 }
 
+TEST_F(FilesTest, AServerThatIsNoAddressIsNamedWithItsOrigin) {
+  const auto expect = [](const std::string& flag, const std::string& origin) {
+    const absl::Status status = ResolveServer(flag).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << origin;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(origin));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("host:port"));
+  };
+  const std::string path = Write(".config/esteira/config.yaml", "server: here\n");
+  expect("", path);
+  setenv("ESTEIRA_SERVER", "here:0", 1);
+  expect("", "ESTEIRA_SERVER");
+  expect("a b:1", "--server");
+}
+
+TEST_F(FilesTest, ALocalClusterIsTheSameHoweverItsFolderIsWritten) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(root_);
+  for (const char* folder : {"cluster", "./cluster/", "x/../cluster//"}) {
+    WriteDefaultCluster(R"({"server": "local:1", "daemons": []})");
+    const auto cluster = ReadLocalCluster(folder);
+    EXPECT_TRUE(cluster.ok()) << cluster.status();
+    if (!cluster.ok()) continue;
+    EXPECT_EQ(cluster->directory, root_ + "/cluster");
+    EXPECT_TRUE(StopLocalCluster(*cluster).ok());
+    EXPECT_EQ(DefaultLocalCluster().status().message(), "no local cluster is up") << folder;
+  }
+  std::filesystem::current_path(before);
+}
+
 TEST_F(FilesTest, XdgFoldersWinOverHome) {
   Write(".config/esteira/config.yaml", "server: home:1\n");
   Write("xdg/esteira/config.yaml", "server: xdg:2\n");

@@ -15,13 +15,13 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 extern char** environ;
 
 namespace esteira {
 namespace {
 
-constexpr int kChannelDescriptor = 3;
 constexpr size_t kMaxOutputLine = 16 << 10;
 
 absl::Status SystemError(absl::string_view what, int error) {
@@ -47,36 +47,6 @@ size_t CutBetweenCharacters(const std::string& text, size_t limit) {
   size_t cut = limit;
   while (cut > limit - 3 && continues(cut)) --cut;
   return continues(cut) ? limit : cut;
-}
-
-// Length of the valid UTF-8 character at `i`, or 0.
-size_t CharacterAt(const std::string& text, size_t i) {
-  const auto byte = [&](size_t at) -> uint32_t {
-    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
-  };
-  const uint32_t first = byte(i);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  uint32_t code = first & (0x7Fu >> length);
-  for (size_t k = 1; k < length; ++k) {
-    if ((byte(i + k) & 0xC0) != 0x80) return 0;
-    code = code << 6 | (byte(i + k) & 0x3F);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xD800 && code < 0xE000;
-  return overlong || surrogate || code > 0x10FFFF ? 0 : length;
-}
-
-// What a protobuf string may hold: a receiver refuses a whole message for one bad byte.
-std::string ValidUtf8(const std::string& text) {
-  std::string valid;
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = CharacterAt(text, i);
-    valid += length == 0 ? "\xEF\xBF\xBD" : text.substr(i, length);
-    i += length == 0 ? 1 : length;
-  }
-  return valid;
 }
 
 std::string DescribeSignal(int signal) {
@@ -120,6 +90,7 @@ absl::StatusOr<int> SpawnChild(const std::vector<std::string>& command, const Pi
   posix_spawn_file_actions_adddup2(&actions, pipes.output[1], STDERR_FILENO);
   posix_spawn_file_actions_adddup2(&actions, pipes.channel[1], kChannelDescriptor);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& argument : command)
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -200,10 +171,16 @@ void TrainerProcess::GiveUp(const absl::Status& status) {
 }
 
 void TrainerProcess::ReadReports() {
-  v1::TrainerReport report;
-  absl::Status status;
-  while ((status = channel_->Read(report)).ok()) callbacks_.on_report(std::move(report));
-  if (!absl::IsUnavailable(status)) GiveUp(status);
+  while (true) {
+    v1::TrainerReport report;
+    const absl::Status status = channel_->Read(report);
+    if (status.ok()) {
+      callbacks_.on_report(std::move(report));
+      continue;
+    }
+    if (!absl::IsUnavailable(status)) GiveUp(status);
+    return;
+  }
 }
 
 void TrainerProcess::ReadOutput() {
@@ -217,11 +194,11 @@ void TrainerProcess::ReadOutput() {
          (end = pending.find('\n')) != std::string::npos || pending.size() > kMaxOutputLine;) {
       const bool whole = end <= kMaxOutputLine;
       if (!whole) end = CutBetweenCharacters(pending, kMaxOutputLine);
-      callbacks_.on_output(ValidUtf8(pending.substr(0, end)));
+      callbacks_.on_output(ReplaceInvalidUtf8(pending.substr(0, end)));
       pending.erase(0, whole ? end + 1 : end);
     }
   }
-  if (!pending.empty()) callbacks_.on_output(ValidUtf8(pending));
+  if (!pending.empty()) callbacks_.on_output(ReplaceInvalidUtf8(pending));
   close(output_fd_);
 }
 
@@ -252,7 +229,7 @@ void TrainerProcess::AwaitEnd() {
     exited.set_exit_code(WEXITSTATUS(status));
     exited.set_message(absl::StrCat("trainer exited with code ", WEXITSTATUS(status)));
   }
-  callbacks_.on_exit(exited);
+  callbacks_.on_exit(std::move(exited));
 }
 
 }  // namespace esteira

@@ -11,6 +11,10 @@ class MessageLite;
 
 namespace esteira {
 
+// Where a trainer process finds its end of the channel: the first descriptor after the standard
+// three, whose output belongs to libraries.
+inline constexpr int kChannelDescriptor = 3;
+
 // Whole protobuf messages over one end of a socket pair: how a worker daemon and its trainer
 // process talk. A frame is a 4-byte little-endian length and that many bytes. Owns the descriptor.
 // One reader thread; any writers.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "common/rpc/timestamp.h"
 #include "esteira/v1/cluster.pb.h"
 #include "esteira/v1/worker.pb.h"
 
@@ -21,6 +22,18 @@ std::string Wrapped(const Value& value) {
   Wrapper wrapper;
   wrapper.set_value(value);
   return ToJson(wrapper);
+}
+
+TEST(Timestamp, GoesThereAndBack) {
+  for (const absl::Time time :
+       {absl::UnixEpoch(), absl::FromUnixNanos(1), absl::FromUnixNanos(1'700'000'000'123'456'789),
+        absl::FromUnixNanos(-1), absl::FromUnixNanos(-1'000'000'000),
+        absl::FromUnixNanos(-1'500'000'000)}) {
+    const google::protobuf::Timestamp message = EncodeTime(time);
+    EXPECT_EQ(DecodeTime(message), time);
+    EXPECT_GE(message.nanos(), 0) << "of times before 1970 too";
+    EXPECT_LT(message.nanos(), 1'000'000'000);
+  }
 }
 
 TEST(ToJson, EveryKindOfScalar) {

@@ -125,11 +125,17 @@ TEST(RpcServer, RefusesWhatIsNotLoopbackUnlessAllowed) {
   RpcServerOptions options;
   for (const char* remote :
        {"0.0.0.0:0", "[::]:0", "[2001:db8::1]:0", "10.127.0.1:0", "127.evil.example:0",
-        "127.0.0.1.evil.example:0", "localhost.x:0", "[127.0.0.1]:0", "[::1:0"}) {
+        "127.0.0.1.evil.example:0", "localhost.x:0", "[127.0.0.1]:0"}) {
     options.address = remote;
     const absl::Status status = RpcServer::Start(options, {}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << remote;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--allow_remote"));
+  }
+  for (const char* malformed : {"[::1:0", "127.0.0.1", "127.0.0.1:", ":0", "127.0.0.1:65536"}) {
+    options.address = malformed;
+    const absl::Status status = RpcServer::Start(options, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << malformed;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected host:port"));
   }
   for (const char* loopback : {"127.0.0.1:0", "127.1.2.3:0", "localhost:0"}) {
     options.address = loopback;

@@ -334,6 +334,19 @@ TEST_F(ControllerTest, AConfigureThatWasLostOnTheWayDoesNotKeepTheWorkerForEver)
   EXPECT_EQ(Workers()["a"], WorkerState::kIdle);
 }
 
+TEST_F(ControllerTest, ARankThatRunsFarAheadFails) {
+  StopCoordinator();
+  options_.max_open_steps = 3;
+  StartCoordinator();
+  RunJob(2);
+  for (int step = 1; step <= 3; ++step) Report("a", Place(0), Step(step));
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
+  Report("a", Place(0), Step(4));
+  const Job job = Find("job-1");
+  EXPECT_EQ(job.state, JobState::kFailed);
+  EXPECT_THAT(job.message, HasSubstr("3 steps ahead of ranks that have not reported step 1"));
+}
+
 TEST_F(ControllerTest, ReportsOfOtherPlacesAreDroppedAndTheirTrainersAborted) {
   RunJob(1);
   Connect("x");

@@ -170,7 +170,7 @@ class ControllerHarness : public testing::Test {
     metrics_ = std::make_unique<CoordinatorMetrics>(*registry_, std::vector<std::string>{},
                                                     std::vector<std::string>{});
     controller_ = std::make_unique<Controller>(
-        ControllerOptions{}, Controller::Parts{clock_, *store_, *directory_, planner_, *metrics_},
+        options_, Controller::Parts{clock_, *store_, *directory_, planner_, *metrics_},
         Logger(sink_));
     ASSERT_TRUE(controller_->Start().ok());
   }
@@ -296,6 +296,7 @@ class ControllerHarness : public testing::Test {
     return job.ok() ? *job : Job();
   }
 
+  ControllerOptions options_;
   std::string root_;
   FakeClock clock_;
   FakeJobPlanner planner_;

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "common/base/file_system.h"
 #include "tests/coordinator/controller/harness.h"
 
 namespace esteira {
@@ -42,6 +45,47 @@ TEST_F(RecoveryTest, HealthyTrainingGoesOn) {
   Report("a", Place(0), Exit(0));
   Report("b", Place(1), Exit(0));
   EXPECT_EQ(Find("job-1").state, JobState::kSucceeded);
+}
+
+TEST_F(RecoveryTest, LinesThatACrashLeftOutAreWritten) {
+  RunJob(1);
+  for (int step = 1; step <= 3; ++step) Report("a", Place(0), Step(step));
+  Report("a", Place(0), Exit(0));
+  ASSERT_EQ(Find("job-1").state, JobState::kSucceeded);
+  const std::string path = directory_->JobFolder("job-1") + "/steps.jsonl";
+  const std::string all = *RealFileSystem().Read(path);
+  const size_t second = all.find('\n') + 1;
+  for (const size_t left : {second, second + 9, all.size() - 1}) {
+    std::filesystem::resize_file(path, left);
+    RestartCoordinator();
+    EXPECT_EQ(*RealFileSystem().Read(path), all) << left;
+  }
+  std::filesystem::remove(path);
+  RestartCoordinator();
+  EXPECT_FALSE(std::filesystem::exists(path)) << "removed from a job that is over";
+}
+
+TEST_F(RecoveryTest, ALostFileOfAJobThatRunsIsWrittenAgain) {
+  RunJob(1);
+  Report("a", Place(0), Step(1));
+  const std::string path = directory_->JobFolder("job-1") + "/steps.jsonl";
+  const std::string all = *RealFileSystem().Read(path);
+  for (const bool torn : {false, true}) {
+    std::filesystem::resize_file(path, torn ? 5 : 0);
+    if (!torn) std::filesystem::remove(path);
+    RestartCoordinator();
+    EXPECT_EQ(*RealFileSystem().Read(path), all);
+  }
+}
+
+TEST_F(RecoveryTest, AFileThatIsNotOursKeepsTheCoordinatorFromNothing) {
+  RunJob(1);
+  Report("a", Place(0), Step(1));
+  const std::string path = directory_->JobFolder("job-1") + "/steps.jsonl";
+  std::ofstream(path) << "mine\n";
+  RestartCoordinator();
+  EXPECT_EQ(*RealFileSystem().Read(path), "mine\n");
+  EXPECT_EQ(Find("job-1").state, JobState::kRunning);
 }
 
 TEST_F(RecoveryTest, WhoIsNotBackAfterOneLeaseIsNamed) {

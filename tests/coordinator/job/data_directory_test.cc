@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -130,6 +132,60 @@ TEST_F(DataDirectoryTest, LongLinesAndLongFiles) {
   EXPECT_EQ(lines[0].size(), 2 + (64u << 10));
   LogReader tail = Reader(std::nullopt, 2999);
   EXPECT_EQ(Read(tail).size(), 2999u);
+}
+
+TEST_F(DataDirectoryTest, AFullLogSaysSoAndTakesNoMore) {
+  directory_.reset();
+  auto directory = DataDirectory::Open(root_, /*max_log_bytes=*/100);
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  directory_ = *std::move(directory);
+  for (int i = 0; i < 9; ++i) Log(0, i, std::string(20, 'x'));
+  Log(1, 0, "another rank");
+  LogReader reader = Reader(std::nullopt, 0);
+  const std::string x = "0:" + std::string(20, 'x');
+  EXPECT_THAT(Read(reader),
+              ElementsAre(x, "1:another rank", x,
+                          "0:no more lines of this rank are kept: its log has 100 bytes"));
+}
+
+TEST_F(DataDirectoryTest, AStepsFileKnowsItsLastStep) {
+  EXPECT_EQ(*directory_->LastStep("job-1"), 0);
+  StepRecord record;
+  for (const int64_t step : {int64_t{1}, int64_t{9}, int64_t{1234567890123}}) {
+    record.step = step;
+    ASSERT_TRUE(directory_->AppendStep("job-1", record).ok());
+    EXPECT_EQ(*directory_->LastStep("job-1"), step);
+  }
+  const std::string path = directory_->JobFolder("job-1") + "/steps.jsonl";
+  const std::string whole = *RealFileSystem().Read(path);
+  std::ofstream(path, std::ios::app) << "{\"step\":12345678901";
+  EXPECT_EQ(*directory_->LastStep("job-1"), 1234567890123);
+  EXPECT_EQ(*RealFileSystem().Read(path), whole) << "half a line is cut off";
+  std::ofstream(path) << "{\"st";
+  EXPECT_EQ(*directory_->LastStep("job-1"), 0);
+  EXPECT_EQ(*RealFileSystem().Read(path), "");
+  for (const char* text : {"\n", "mine\n", "{\"step\": }\n", "{\"step\": \"1\"}\n"}) {
+    std::ofstream(path) << text;
+    EXPECT_EQ(directory_->LastStep("job-1").status().code(), absl::StatusCode::kDataLoss) << text;
+  }
+}
+
+// The disk is full in the middle of a line.
+TEST_F(DataDirectoryTest, HalfALineIsTakenBack) {
+  StepRecord record;
+  record.step = 1;
+  ASSERT_TRUE(directory_->AppendStep("job-1", record).ok());
+  const std::string path = directory_->JobFolder("job-1") + "/steps.jsonl";
+  const std::string whole = *RealFileSystem().Read(path);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit little = {whole.size() + 10, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  const absl::Status status = directory_->AppendStep("job-1", record);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(*RealFileSystem().Read(path), whole);
 }
 
 TEST_F(DataDirectoryTest, NoLogsIsNoError) {
