@@ -46,8 +46,15 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
       exposed_communication_ratio_(
           GaugeOf(registry, "esteira_worker_exposed_communication_ratio",
                   "Share of the last step in which computation waited for sharding communication")),
+      messages_dropped_(
+          CounterOf(registry, "esteira_worker_dropped_messages_total",
+                    "Messages of other ranks that failed the check of their header: of another "
+                    "job, epoch, rank or size")),
       trainer_starts_(CounterOf(registry, "esteira_worker_trainer_starts_total",
                                 "Trainer processes that the daemon started")),
+      lines_dropped_(CounterOf(
+          registry, "esteira_worker_dropped_log_lines_total",
+          "Lines of the trainer's output that came faster than the coordinator took them")),
       connected_(GaugeOf(registry, "esteira_worker_connected",
                          "1 while the session with the coordinator is open")) {
   auto& moved = prometheus::BuildCounter()
@@ -74,12 +81,15 @@ void WorkerMetrics::ObserveStep(const StepObservation& step) {
   step_seconds_.Observe(absl::ToDoubleSeconds(step.duration));
   bubble_ratio_.Set(step.bubble_ratio);
   exposed_communication_ratio_.Set(step.exposed_communication_ratio);
+  messages_dropped_.Increment(static_cast<double>(step.messages_dropped));
   const std::string transport = Known(kTransports, step.transport);
   for (const auto& [operation, bytes] : step.bytes_moved) {
     bytes_moved_.at({transport, Known(kOperations, operation)})
         ->Increment(static_cast<double>(bytes));
   }
 }
+
+void WorkerMetrics::CountDroppedLine() { lines_dropped_.Increment(); }
 
 void WorkerMetrics::ObserveStart() { trainer_starts_.Increment(); }
 

@@ -30,7 +30,8 @@ struct StepObservation {
   double exposed_communication_ratio = 0;
   std::string transport;  // inproc | ucx | nccl
   std::map<std::string, int64_t>
-      bytes_moved;  // by operation: a communication op's name, e.g. "SEND_ACT"
+      bytes_moved;               // by operation: a communication op's name, e.g. "SEND_ACT"
+  int64_t messages_dropped = 0;  // by the transport, since the step before
 };
 
 // What a worker daemon exports. The registry owns the metrics and outlives this. Series that are
@@ -43,6 +44,7 @@ class WorkerMetrics {
   void ObserveStep(const StepObservation& step);
   void ObserveStart();
   void ObserveExit(ExitCause cause);
+  void CountDroppedLine();
   void SetConnected(bool connected);
 
  private:
@@ -52,7 +54,9 @@ class WorkerMetrics {
   prometheus::Histogram& step_seconds_;
   prometheus::Gauge& bubble_ratio_;
   prometheus::Gauge& exposed_communication_ratio_;
+  prometheus::Counter& messages_dropped_;
   prometheus::Counter& trainer_starts_;
+  prometheus::Counter& lines_dropped_;
   prometheus::Gauge& connected_;
   std::map<std::pair<std::string, std::string>, prometheus::Counter*>
       bytes_moved_;  // transport, operation

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/timestamp.h"
 
 namespace esteira {
 namespace {
@@ -19,7 +20,8 @@ StepObservation Observe(const v1::StepReportProto& step) {
           .bubble_ratio = record.bubble_ratio(),
           .exposed_communication_ratio = record.exposed_communication_ratio(),
           .transport = "ucx",
-          .bytes_moved = {step.bytes_moved().begin(), step.bytes_moved().end()}};
+          .bytes_moved = {step.bytes_moved().begin(), step.bytes_moved().end()},
+          .messages_dropped = step.messages_dropped()};
 }
 
 ExitCause CauseOf(const v1::Exited& exited) {
@@ -146,10 +148,8 @@ void Agent::StartTrainer(const v1::CoordinatorMessage& message) {
            [this, life](v1::TrainerReport report) {
              Post([this, life, report = std::move(report)] { OnReport(life, report); });
            },
-       .on_output =
-           [this, life](std::string line) {
-             Post([this, life, line = std::move(line)] { OnOutput(life, line); });
-           },
+       .on_output = [this,
+                     place = NewReport()](std::string line) { OnOutput(place, std::move(line)); },
        .on_exit =
            [this, life](v1::Exited exited) {
              Post([this, life, exited = std::move(exited)] { OnExit(life, exited); });
@@ -160,7 +160,8 @@ void Agent::StartTrainer(const v1::CoordinatorMessage& message) {
     v1::TrainerReport report = NewReport();
     report.mutable_exited()->set_exit_code(1);
     report.mutable_exited()->set_message(std::string(trainer.status().message()));
-    return session_->Report(std::move(report));
+    session_->Report(std::move(report));
+    return;
   }
   trainer_ = *std::move(trainer);
   metrics_.ObserveStart();
@@ -183,7 +184,8 @@ void Agent::OnAbort(const v1::Abort& abort) {
     report.set_epoch(abort.epoch());
     report.set_rank(rank);
     report.mutable_exited()->set_message("no trainer of this epoch runs here");
-    return session_->Report(std::move(report));
+    session_->Report(std::move(report));
+    return;
   }
   v1::CoordinatorMessage message;
   *message.mutable_abort() = abort;
@@ -205,18 +207,13 @@ void Agent::OnReport(int64_t life, v1::TrainerReport report) {
   session_->Report(std::move(report));
 }
 
-void Agent::OnOutput(int64_t life, const std::string& line) {
-  if (life != life_) return;
-  v1::TrainerReport report = NewReport();
+void Agent::OnOutput(v1::TrainerReport report, std::string line) {
   v1::LogLine& log = *report.mutable_log();
-  const absl::Time now = absl::Now();
-  log.mutable_time()->set_seconds(absl::ToUnixSeconds(now));
-  log.mutable_time()->set_nanos(static_cast<int32_t>(
-      absl::ToInt64Nanoseconds(now - absl::FromUnixSeconds(absl::ToUnixSeconds(now)))));
-  log.set_rank(rank_);
+  *log.mutable_time() = EncodeTime(absl::Now());
+  log.set_rank(report.rank());
   log.set_worker(options_.session.worker_id);
-  log.set_text(line);
-  session_->Report(std::move(report));
+  log.set_text(std::move(line));
+  if (!session_->Report(std::move(report))) metrics_.CountDroppedLine();
 }
 
 void Agent::OnExit(int64_t life, v1::Exited exited) {

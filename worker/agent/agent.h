@@ -56,7 +56,8 @@ class Agent {
   void OnAbort(const v1::Abort& abort);
   void OnConnection(bool connected);
   void OnReport(int64_t life, v1::TrainerReport report);
-  void OnOutput(int64_t life, const std::string& line);
+  // On the trainer's thread: a flood of lines must not pile up as events.
+  void OnOutput(v1::TrainerReport report, std::string line);
   void OnExit(int64_t life, v1::Exited exited);
 
   void StartTrainer(const v1::CoordinatorMessage& message);

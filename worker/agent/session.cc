@@ -7,10 +7,20 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/channel.h"
 #include "esteira/v1/worker.grpc.pb.h"
 
 namespace esteira {
+namespace {
+
+constexpr size_t kLineOverhead = 512;
+
+size_t LogBytes(const v1::TrainerReport& report) {
+  return report.has_log() ? report.log().text().size() + kLineOverhead : 0;
+}
+
+}  // namespace
 
 // One gRPC stream. `broken` ends the writer when the reader has seen the end.
 struct Session::Connection {
@@ -37,12 +47,36 @@ Session::~Session() {
   thread_.join();
 }
 
-void Session::Report(v1::TrainerReport report) {
+bool Session::Report(v1::TrainerReport report) {
   absl::MutexLock lock(&mutex_);
+  if (report.has_log() && log_bytes_ + LogBytes(report) > options_.kept_log_bytes) {
+    ++dropped_lines_;
+    report.mutable_log()->clear_text();
+    dropped_line_ = std::move(report);
+    return false;
+  }
+  if (dropped_lines_ > 0) {
+    dropped_line_.mutable_log()->set_text(
+        absl::StrCat(dropped_lines_, dropped_lines_ == 1 ? " line was" : " lines were",
+                     " dropped here: the coordinator did not take them fast enough"));
+    dropped_lines_ = 0;
+    Keep(std::exchange(dropped_line_, {}));
+  }
+  Keep(std::move(report));
+  return true;
+}
+
+void Session::Keep(v1::TrainerReport report) {
   v1::WorkerMessage message = Envelope(next_sequence_++);
   *message.mutable_report() = std::move(report);
+  log_bytes_ += LogBytes(message.report());
   reports_.push_back(std::move(message));
-  if (reports_.size() > options_.kept_reports) reports_.pop_front();
+  if (reports_.size() > options_.kept_reports) DropOldest();
+}
+
+void Session::DropOldest() {
+  log_bytes_ -= LogBytes(reports_.front().report());
+  reports_.pop_front();
 }
 
 void Session::SetRegistration(v1::Register registration) {
@@ -117,7 +151,7 @@ void Session::Handle(v1::CoordinatorMessage message) {
   if (message.has_acknowledged()) {
     absl::MutexLock lock(&mutex_);
     while (!reports_.empty() && reports_.front().sequence() <= message.acknowledged().sequence()) {
-      reports_.pop_front();
+      DropOldest();
     }
     // A coordinator that came back may know already what was about to be sent again.
     next_to_send_ =

@@ -22,6 +22,9 @@ struct SessionOptions {
   absl::Duration first_backoff = absl::Milliseconds(200);
   absl::Duration last_backoff = absl::Seconds(5);
   size_t kept_reports = 10000;  // unacknowledged ones, kept for a coordinator that comes back
+  // Of unacknowledged log lines, each counted with 512 bytes more than its text; what comes beyond
+  // is dropped, so that a flood of lines neither fills the memory nor pushes other reports out.
+  size_t kept_log_bytes = 4 << 20;
 };
 
 // The worker's one stream to its coordinator: opens it, registers, beats, opens it again when it
@@ -38,7 +41,9 @@ class Session {
   Session(SessionOptions options, v1::Register registration, Callbacks callbacks, Logger log);
   ~Session();
 
-  void Report(v1::TrainerReport report);
+  // False when it was a log line for which there is no room: it is dropped and counted, and a line
+  // before the next report says how many were.
+  bool Report(v1::TrainerReport report);
   // What the next registration says.
   void SetRegistration(v1::Register registration);
   // Waits until the coordinator has acknowledged every report, or for `timeout`.
@@ -54,6 +59,8 @@ class Session {
   void WriteMessages(Connection& connection);
   void Handle(v1::CoordinatorMessage message);
   v1::WorkerMessage Envelope(uint64_t sequence) const;
+  void Keep(v1::TrainerReport report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SessionOptions options_;
   const Callbacks callbacks_;
@@ -65,6 +72,10 @@ class Session {
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(2);
   std::deque<v1::WorkerMessage> reports_ ABSL_GUARDED_BY(mutex_);  // not acknowledged, by sequence
+  size_t log_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                   // of the log lines among them
+  // The log lines that were dropped since the last report, and one of them without its text.
+  int64_t dropped_lines_ ABSL_GUARDED_BY(mutex_) = 0;
+  v1::TrainerReport dropped_line_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_to_send_ ABSL_GUARDED_BY(mutex_) = 1;
   std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mutex_);

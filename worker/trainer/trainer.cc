@@ -50,6 +50,7 @@ class Trainer {
   CheckpointWriter writer_;
   std::unique_ptr<Engine> engine_;
   int64_t step_ = 0;
+  int64_t dropped_before_ = 0;  // messages, at the step before
 };
 
 SampleReader ReaderOf(const DataSet& data) {
@@ -108,6 +109,8 @@ v1::TrainerReport Trainer::NewReport() const {
 absl::Status Trainer::ReportStep(const StepReport& report, std::optional<double> validation_loss) {
   v1::TrainerReport message = NewReport();
   *message.mutable_step() = EncodeStep(report, setup_.epoch, validation_loss, *setup_.device);
+  const int64_t dropped = transport_.counters().messages_dropped;
+  message.mutable_step()->set_messages_dropped(dropped - std::exchange(dropped_before_, dropped));
   if (setup_.rank == 0) {
     if (setup_.job.write_sample_ids) AddSampleIds(setup_, step_, *message.mutable_step());
     log_.Info(absl::StrFormat(
@@ -201,7 +204,7 @@ absl::Status Train(Channel& channel, Setup& setup, const Logger& log, int64_t& s
                        {start.transport_versions().begin(), start.transport_versions().end()}));
   AbortListener listener(channel, *transport);
   Trainer trainer(channel, setup, *transport, log);
-  const absl::Status status = trainer.Run();
+  absl::Status status = trainer.Run();
   step = trainer.step();
   return status;
 }
@@ -215,7 +218,7 @@ absl::Status RunTrainer(Channel& channel, const TrainerOptions& options, Logger 
     return absl::InternalError("the first message to a trainer must configure it");
   const v1::Configure& configure = message.configure();
   int64_t step = 0;
-  const absl::Status status = [&]() -> absl::Status {
+  absl::Status status = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(Setup setup, MakeSetup(configure, options));
     return Train(channel, setup, log.With("rank", setup.rank), step);
   }();

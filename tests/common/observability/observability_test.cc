@@ -57,6 +57,7 @@ StepObservation ExampleStep() {
   step.duration = absl::Milliseconds(3);
   step.transport = "ucx";
   step.bytes_moved = {{"SEND_ACT", 10}, {"DANCE", 5}};
+  step.messages_dropped = 7;
   return step;
 }
 
@@ -110,10 +111,13 @@ TEST(WorkerMetrics, KnownSeriesAreThereAtZeroAndUnknownOnesAreOther) {
               HasSubstr("esteira_worker_trainer_exits_total{cause=\"out_of_memory\"} 0"));
   metrics.ObserveStep(ExampleStep());
   metrics.ObserveExit(ExitCause::kSignal);
+  metrics.CountDroppedLine();
   const std::string text = Text(registry);
   EXPECT_THAT(text, HasSubstr("operation=\"SEND_ACT\""));
   EXPECT_THAT(text, Not(HasSubstr("DANCE")));
   EXPECT_THAT(text, HasSubstr("esteira_worker_tokens_total 64"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_dropped_messages_total 7"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_dropped_log_lines_total 1"));
   EXPECT_THAT(text, HasSubstr("esteira_worker_trainer_exits_total{cause=\"signal\"} 1"));
 }
 

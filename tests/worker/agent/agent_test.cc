@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -66,6 +67,7 @@ class AgentTest : public testing::Test {
     thread_.join();
     return result_;
   }
+  std::string Metrics() { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
   v1::TrainerReport AwaitReady(int64_t epoch) {
     return coordinator_.AwaitReport([epoch](const v1::TrainerReport& report) {
       return report.has_ready() && report.epoch() == epoch;
@@ -108,6 +110,7 @@ TEST_F(AgentTest, ATrainersLifeFromConfigureToItsExit) {
   const FakeCoordinator::Streams streams = coordinator_.streams();
   for (const v1::WorkerMessage& message : streams[0].messages) steps += message.report().has_step();
   EXPECT_EQ(steps, 3);
+  EXPECT_THAT(Metrics(), HasSubstr("esteira_worker_dropped_messages_total 5"));
 }
 
 TEST_F(AgentTest, RegistersWhatItIs) {
@@ -236,6 +239,18 @@ TEST_F(AgentTest, ATrainerThatCannotBeStartedIsReportedAsAnExit) {
   const v1::TrainerReport exit = coordinator_.AwaitExit(1);
   EXPECT_EQ(exit.exited().exit_code(), 1);
   EXPECT_THAT(exit.exited().message(), HasSubstr("/nowhere/trainer"));
+}
+
+TEST_F(AgentTest, LinesThatDoNotFitAreCounted) {
+  options_.session.kept_log_bytes = 0;
+  Run({"/bin/sh", "-c", "printf 'a\nb\n'; exit 4"});
+  coordinator_.Send(Configure(1));
+  EXPECT_EQ(coordinator_.AwaitExit(1).exited().exit_code(), 4);
+  const v1::TrainerReport note =
+      coordinator_.AwaitReport([](const v1::TrainerReport& any) { return any.has_log(); });
+  EXPECT_THAT(note.log().text(), HasSubstr("2 lines were dropped"));
+  EXPECT_EQ(note.rank(), 1);
+  EXPECT_THAT(Metrics(), HasSubstr("esteira_worker_dropped_log_lines_total 2"));
 }
 
 TEST_F(AgentTest, OutputBecomesLogLinesWhateverItsBytes) {

@@ -1,4 +1,4 @@
-// fake_trainer MODE: speaks the trainer's side of the channel on descriptor 3.
+// fake_trainer MODE: speaks the trainer's side of the channel.
 //   obedient  Ready after Configure; after Start, three steps; leaves with code 7 on Abort.
 //   stubborn  Ready after Configure, and nothing else whatever it is told.
 //   deaf      never reads.
@@ -27,6 +27,7 @@ void ReportSteps(Channel& channel, const v1::Configure& configure) {
   for (int step = 1; step <= 3; ++step) {
     v1::TrainerReport report = ReportOf(configure);
     report.mutable_step()->mutable_record()->set_step(step);
+    report.mutable_step()->set_messages_dropped(step == 2 ? 5 : 0);
     channel.Write(report).IgnoreError();
   }
 }
@@ -35,7 +36,7 @@ int Run(const std::string& mode) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   alarm(120);
   if (mode == "deaf") return pause();
-  Channel channel(3);
+  Channel channel(kChannelDescriptor);
   v1::CoordinatorMessage message;
   if (!channel.Read(message).ok() || !message.has_configure()) return 1;
   const v1::Configure configure = message.configure();

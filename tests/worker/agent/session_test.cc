@@ -194,6 +194,51 @@ TEST_F(SessionTest, OnlySoManyReportsAreKept) {
   EXPECT_THAT(AwaitReports(1, 3), ElementsAre(8, 9, 10));
 }
 
+v1::TrainerReport Line(const std::string& text) {
+  v1::TrainerReport report;
+  report.set_job_id("job");
+  report.mutable_log()->set_rank(2);
+  report.mutable_log()->set_text(text);
+  return report;
+}
+
+// What a stream brought: the texts of lines, and "step N".
+std::vector<std::string> Brought(const SeenStream& stream) {
+  std::vector<std::string> brought;
+  for (const v1::WorkerMessage& message : stream.messages) {
+    const v1::TrainerReport& report = message.report();
+    if (report.has_log()) brought.push_back(report.log().text());
+    if (report.has_step()) brought.push_back(absl::StrCat("step ", report.step().record().step()));
+  }
+  return brought;
+}
+
+TEST_F(SessionTest, AFloodOfLinesIsCutAndSaysHowMuch) {
+  coordinator_.Set({.answer = false});
+  SessionOptions options = Options();
+  options.kept_log_bytes = 2 * (512 + 1);
+  const auto session = Open(options);
+  for (const char* text : {"a", "b"}) EXPECT_TRUE(session->Report(Line(text)));
+  for (const char* text : {"c", "", "e"}) EXPECT_FALSE(session->Report(Line(text)));
+  EXPECT_TRUE(session->Report(Report(1))) << "a step is never dropped for lines";
+  EXPECT_FALSE(session->Report(Line("f")));
+  ASSERT_TRUE(coordinator_.AwaitStreams(1));
+  coordinator_.Set({});
+  coordinator_.Break();
+  ASSERT_EQ(AwaitReports(1, 4).size(), 4u);
+  coordinator_.Acknowledge(4);
+  session->Flush(kPatience);
+  EXPECT_TRUE(session->Report(Line("g"))) << "there is room again";
+  ASSERT_EQ(AwaitReports(1, 6).size(), 6u);
+  const SeenStream stream = coordinator_.streams()[1];
+  const std::string why = " dropped here: the coordinator did not take them fast enough";
+  EXPECT_THAT(Brought(stream),
+              ElementsAre("a", "b", "3 lines were" + why, "step 1", "1 line was" + why, "g"));
+  const v1::TrainerReport& note = stream.messages[3].report();
+  EXPECT_EQ(note.job_id(), "job");
+  EXPECT_EQ(note.log().rank(), 2);
+}
+
 TEST_F(SessionTest, TheNextRegistrationSaysWhatIsNew) {
   const auto session = Open();
   ASSERT_TRUE(coordinator_.AwaitStreams(1));
