@@ -126,8 +126,7 @@ absl::Status Publication::WriteFile(const std::string& name, const std::string& 
 absl::Status Publication::CheckReplaceable() {
   if (!files_.Exists(path_)) return absl::OkStatus();
   const absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
-  const absl::Status status =
-      manifest.ok() ? VerifySizes(files_, path_, *manifest) : manifest.status();
+  absl::Status status = manifest.ok() ? VerifySizes(files_, path_, *manifest) : manifest.status();
   if (status.ok()) return status;
   return absl::FailedPreconditionError(
       absl::StrCat(path_, " is there and is no whole checkpoint, so it is not replaced (",
@@ -141,7 +140,7 @@ absl::Status Publication::GiveName() {
       absl::StrCat(job_.checkpoint_directory, "/", kReplacedPrefix, StepFolderName(step_));
   RETURN_IF_ERROR(files_.RemoveAll(replaced));
   RETURN_IF_ERROR(files_.Rename(path_, replaced));
-  const absl::Status status = files_.Rename(temporary_, path_);
+  absl::Status status = files_.Rename(temporary_, path_);
   if (!status.ok()) {
     files_.Rename(replaced, path_).IgnoreError();
     return status;

@@ -31,10 +31,10 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(FileSys
   const auto path_of = [&](const char* name) { return absl::StrCat(folder, "/", name); };
   if (files.Exists(path_of(kManifestName))) RETURN_IF_ERROR(VerifyCheckpoint(files, folder));
   ASSIGN_OR_RETURN(const std::string config_text, files.Read(path_of(kModelConfigName)));
-  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(config_text));
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_text));
   ASSIGN_OR_RETURN(TensorFolder weights, TensorFolder::OpenModel(files, folder));
   std::unique_ptr<CheckpointReader> reader(
-      new CheckpointReader(folder, std::move(config), std::move(weights)));
+      new CheckpointReader(folder, config, std::move(weights)));
   if (files.Exists(path_of(kTrainerStateName))) {
     ASSIGN_OR_RETURN(const std::string text, files.Read(path_of(kTrainerStateName)));
     ASSIGN_OR_RETURN(reader->trainer_state_, ParseTrainerState(text));

@@ -35,8 +35,8 @@ class CheckpointReader {
   absl::Status LoadUnit(const UnitSpec& unit, std::span<float> flat) const;
 
  private:
-  CheckpointReader(std::string folder, ModelConfig config, TensorFolder weights)
-      : folder_(std::move(folder)), config_(std::move(config)), weights_(std::move(weights)) {}
+  CheckpointReader(std::string folder, const ModelConfig& config, TensorFolder weights)
+      : folder_(std::move(folder)), config_(config), weights_(std::move(weights)) {}
 
   std::string folder_;
   ModelConfig config_;

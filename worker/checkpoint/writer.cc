@@ -17,6 +17,7 @@ namespace {
 
 std::vector<int> RanksOfStage(const Layout& layout, int stage) {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<size_t>(layout.replicas));
   for (int replica = 0; replica < layout.replicas; ++replica) {
     ranks.push_back(layout.RankOf(stage, replica));
   }
@@ -72,6 +73,7 @@ absl::StatusOr<RankOutcome> CheckpointWriter::WriteStage(const std::string& fold
             [](const UnitState& a, const UnitState& b) { return a.unit < b.unit; });
   const std::vector<UnitSpec> all_units = MakeUnits(job_.model);
   std::vector<UnitSpec> units;
+  units.reserve(states.size());
   for (const UnitState& state : states) units.push_back(all_units[static_cast<size_t>(state.unit)]);
 
   const int stage = layout_.StageOfRank(rank_);

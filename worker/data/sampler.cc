@@ -15,6 +15,7 @@ constexpr double kWeightScale = 4294967296.0;  // 2^32
 // How many of `count` draws fall to a part of `weight` in `total`: rounded to nearest, exactly, so
 // that it never decreases with `count` and never grows by more than one.
 int64_t Share(int64_t count, uint64_t weight, uint64_t total) {
+  CHECK(total > 0);
   const auto product = static_cast<unsigned __int128>(count) * weight + total / 2;
   return static_cast<int64_t>(product / total);
 }

@@ -15,7 +15,7 @@ namespace {
 
 // llm.c's header: 256 little-endian int32, of which the first three are the magic, the version and
 // the token count.
-constexpr int64_t kHeaderBytes = 256 * 4;
+constexpr int64_t kHeaderBytes = int64_t{256} * 4;
 constexpr int32_t kMagicUint16 = 20240520;
 constexpr int32_t kMagicUint32 = 20240801;
 constexpr int32_t kVersion = 1;

@@ -63,6 +63,7 @@ std::unique_ptr<Collectives> CollectivesOf(Transport& transport, std::vector<int
 
 std::vector<int> RanksOfStage(const Layout& layout, int stage) {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<size_t>(layout.replicas));
   for (int replica = 0; replica < layout.replicas; ++replica) {
     ranks.push_back(layout.RankOf(stage, replica));
   }
@@ -71,6 +72,7 @@ std::vector<int> RanksOfStage(const Layout& layout, int stage) {
 
 std::vector<int> AllRanks(const Layout& layout) {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<size_t>(layout.num_ranks()));
   for (int rank = 0; rank < layout.num_ranks(); ++rank) ranks.push_back(rank);
   return ranks;
 }

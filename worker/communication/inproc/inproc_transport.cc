@@ -36,6 +36,7 @@ std::vector<std::unique_ptr<Transport>> MakeInprocTransports(int ranks) {
   CHECK(ranks > 0);
   const auto mesh = std::make_shared<Mesh>(ranks);
   std::vector<std::unique_ptr<Transport>> transports;
+  transports.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<InprocTransport>(mesh, rank));
   }

@@ -75,7 +75,7 @@ void UcxMesh::Connect(const std::vector<std::string>& addresses) {
   }
 }
 
-void UcxMesh::Start(std::shared_ptr<Batch> batch) {
+void UcxMesh::Start(const std::shared_ptr<Batch>& batch) {
   if (!failed_.ok()) return batch->Finish(failed_);
   if (batch->FirstPending() == nullptr) return batch->Finish(absl::OkStatus());
   batches_.push_back(batch);

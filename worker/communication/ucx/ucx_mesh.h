@@ -33,7 +33,7 @@ class UcxMesh {
   // Makes an endpoint to each other rank. `addresses` are UCX's own bytes, by rank.
   void Connect(const std::vector<std::string>& addresses);
   // Starts every operation of `batch`, which is finished now or later.
-  void Start(std::shared_ptr<Batch> batch);
+  void Start(const std::shared_ptr<Batch>& batch);
   // `cause` is what this rank reports; the peers are told that `origin` was the first to fail. Only
   // the first counts.
   void Fail(const absl::Status& cause, int origin);
