@@ -30,7 +30,8 @@ memory::desc MatrixOf(int64_t rows, int64_t columns, bool transposed, ElementTyp
 bool HasBf16(const dnnl::engine& engine) {
   const auto matrix = MatrixOf(16, 16, false, ElementType::kBf16);
   try {
-    dnnl::matmul::primitive_desc(dnnl::matmul::desc(matrix, matrix, matrix), engine);
+    const dnnl::matmul::primitive_desc described(dnnl::matmul::desc(matrix, matrix, matrix),
+                                                 engine);
     return true;
   } catch (const dnnl::error&) {
     return false;

@@ -26,6 +26,7 @@ struct MatmulShape {
   bool b_transposed = false;
   bool bias = false;
   bool accumulate = false;
+  // NOLINTNEXTLINE(modernize-use-nullptr): the 0 that the compiler compares with is no pointer.
   auto operator<=>(const MatmulShape&) const = default;
 };
 

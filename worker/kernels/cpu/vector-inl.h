@@ -58,7 +58,7 @@ ESTEIRA_INLINE void Store(Bf16* p, V v) {
   const VUint bits = reinterpret_cast<VUint>(v);
   const VUint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const VUint quiet = (bits >> 16) | 0x40u;
-  const VInt is_nan = v != v;
+  const VInt is_nan = v != v;  // NOLINT(misc-redundant-expression)
   const VHalf half = __builtin_convertvector(is_nan ? quiet : rounded, VHalf);
   __builtin_memcpy(p, &half, sizeof(half));
 }
@@ -96,7 +96,7 @@ ESTEIRA_INLINE void ForEachGroup(int64_t begin, int64_t end, Body body) {
 ESTEIRA_INLINE V Max(V a, V b) { return a > b ? a : b; }
 
 // Zero for a finite x, NaN otherwise: adding it keeps a non-finite input from vanishing.
-ESTEIRA_INLINE V Poison(V x) { return x - x; }
+ESTEIRA_INLINE V Poison(V x) { return x - x; }  // NOLINT(misc-redundant-expression)
 
 ESTEIRA_INLINE float SumLanes(V v) {
   float s[kLanes];
