@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/nearest_name.h"
+#include "common/base/utf8.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/job_codec_faults.h"
 #include "esteira/v1/job.pb.h"
@@ -53,26 +54,6 @@ std::string Quoted(absl::string_view text) {
 std::string Shown(const YAML::Node& node) {
   if (node.IsScalar()) return Quoted(node.Scalar());
   return node.IsSequence() ? "a list" : node.IsMap() ? "a map of fields" : "nothing";
-}
-
-// Whether `text` is UTF-8: lead bytes with as many continuation bytes as they announce, no overlong
-// forms, surrogates or values above U+10FFFF (RFC 3629).
-bool IsUtf8(absl::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4 || i + length > text.size()) return false;
-    uint32_t value = length == 1 ? lead : lead & (0xFFU >> (length + 1));
-    for (size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if ((next & 0xC0) != 0x80) return false;
-      value = (value << 6) | (next & 0x3FU);
-    }
-    const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-    if (overlong || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return false;
-    i += length;
-  }
-  return true;
 }
 
 // Copies a YAML tree into a message by reflection; what does not fit becomes a fault with its path.
