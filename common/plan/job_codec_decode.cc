@@ -121,6 +121,7 @@ class Decoder {
   void Schedule();
   void Evaluation();
   void Parallelism();
+  void PipelineSchedule();
   std::optional<int> Window(absl::string_view field, const std::string& value);
   void Checkpoint();
 
@@ -409,12 +410,8 @@ void Decoder::Parallelism() {
         Whole("parallelism.pipeline_stages", parallelism.pipeline_stages(), 1, kMaxRanks));
   }
   if (parallelism.has_chunks_per_stage()) {
-    layout.chunks_per_stage = 1;
-    if (parallelism.chunks_per_stage() != 1) {
-      Add("parallelism.chunks_per_stage",
-          absl::StrCat("is ", parallelism.chunks_per_stage(),
-                       ": schedules with several chunks are not built in; use 1"));
-    }
+    layout.chunks_per_stage = static_cast<int>(
+        Whole("parallelism.chunks_per_stage", parallelism.chunks_per_stage(), 1, kMaxRanks));
   }
   if (parallelism.has_replicas()) {
     layout.replicas =
@@ -423,17 +420,36 @@ void Decoder::Parallelism() {
   if (parallelism.has_zero()) {
     layout.zero = static_cast<int>(Whole("parallelism.zero", parallelism.zero(), 0, 3));
   }
-  const bool from_file = absl::StartsWith(parallelism.pipeline_schedule(), "csv:");
-  const Choice schedules{{"gpipe", "1f1b"},
-                         {"interleaved", "zb_h1", "zb_h2", "zb_v", "v_half", "dualpipe_v",
-                          from_file ? absl::string_view(parallelism.pipeline_schedule()) : "csv"}};
-  if (parallelism.pipeline_schedule() != "auto") {
-    const std::string schedule =
-        Choose("parallelism.pipeline_schedule", parallelism.pipeline_schedule(), schedules, "");
-    if (!schedule.empty()) layout.schedule = schedule;
-  }
+  PipelineSchedule();
   layout.reduce_every = Window("parallelism.reduce_every", parallelism.reduce_every());
   layout.gather_for = Window("parallelism.gather_for", parallelism.gather_for());
+}
+
+void Decoder::PipelineSchedule() {
+  const v1::ParallelismSpec& parallelism = proto_.parallelism();
+  const std::string& name = parallelism.pipeline_schedule();
+  constexpr char kField[] = "parallelism.pipeline_schedule";
+  const std::string& csv = parallelism.pipeline_schedule_csv();
+  if (absl::StartsWith(name, "csv:")) {
+    if (csv.empty()) {
+      Add(kField,
+          "names a file whose text is not in parallelism.pipeline_schedule_csv; the file is "
+          "empty, or was not read by the client");
+    }
+    job_.layout.schedule = name;
+    job_.layout.schedule_csv = csv;
+    return;
+  }
+  if (!csv.empty()) {
+    Add("parallelism.pipeline_schedule_csv",
+        "is given, but pipeline_schedule is not csv:PATH; leave one of them out");
+  }
+  const std::string schedule = Choose(kField, name,
+                                      {{"1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "zb_v",
+                                        "v_half", "v_min", "dualpipe_v", "auto"},
+                                       {}},
+                                      "");
+  if (!schedule.empty()) job_.layout.schedule = schedule;
 }
 
 std::optional<int> Decoder::Window(absl::string_view field, const std::string& value) {

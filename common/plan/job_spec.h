@@ -40,7 +40,8 @@ struct LayoutRequest {
   std::optional<int> chunks_per_stage;
   std::optional<int> replicas;
   std::optional<int> zero;
-  std::optional<std::string> schedule;
+  std::optional<std::string> schedule;  // a name, auto, or csv:PATH
+  std::string schedule_csv;             // the text of the file at PATH
   std::optional<int> reduce_every;
   std::optional<int> gather_for;
   std::optional<int64_t> micro_batch_size;

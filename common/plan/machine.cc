@@ -76,8 +76,8 @@ class Machine {
     if (IsPointToPoint(instruction.op)) return 2;
     switch (instruction.op) {
       case Op::kGather:
-      case Op::kReduce: return plan_.layout.replicas;
-      case Op::kNorm: return plan_.layout.num_ranks();
+      case Op::kReduce: return static_cast<int>(programs_.size()) / plan_.layout.stages;
+      case Op::kNorm: return static_cast<int>(programs_.size());
       case Op::kTieGradient:
       case Op::kTieParameter: return instruction.peer == -1 ? 1 : 2;
       default: return 1;

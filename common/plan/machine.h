@@ -25,9 +25,10 @@ struct Execution {
 // participants counts.
 using DurationFunction = std::function<double(const Program&, const Instruction&)>;
 
-// Runs `programs` to the end. A send and its receive start together once both are at the head of
-// their queues with their dependencies met; so do the members of a collective. InvalidArgument
-// names what every rank waits for when nothing can move ("deadlock: ...").
+// Runs `programs`, of all replicas or of as many as stand for all, to the end. A send and its
+// receive start together once both are at the head of their queues with their dependencies met; so
+// do the members of a collective. InvalidArgument names what every rank waits for when nothing can
+// move ("deadlock: ...").
 absl::StatusOr<Execution> RunMachine(const Plan& plan, const std::vector<Program>& programs,
                                      const DurationFunction& duration);
 

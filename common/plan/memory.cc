@@ -42,18 +42,18 @@ int64_t WorkspaceBytes(const Plan& plan, const std::vector<UnitSpec>& units,
 
 }  // namespace
 
-MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate) {
-  const std::vector<UnitSpec> units = MakeUnits(plan.model);
-  const Placement placement = PlacementOf(plan.layout.zero);
+MemoryUse CountStates(const std::vector<UnitSpec>& units, const std::vector<int>& held,
+                      const Layout& layout, Precision precision) {
+  const Placement placement = PlacementOf(layout.zero);
   MemoryUse use;
-  for (int index : train.units) {
+  for (int index : held) {
     const UnitSpec& unit = units[static_cast<size_t>(index)];
-    const ShardMap map(unit.flat_elements, plan.layout.replicas);
+    const ShardMap map(unit.flat_elements, layout.replicas);
     const auto elements = [&map](bool whole) {
       return whole ? map.padded_elements() : map.shard_elements();
     };
-    if (ParametersUnit(units, train.units, index) == index) {
-      use.parameters += elements(placement.whole_parameters) * BytesOf(plan.precision);
+    if (ParametersUnit(units, held, index) == index) {
+      use.parameters += elements(placement.whole_parameters) * BytesOf(precision);
     }
     use.gradients += elements(placement.whole_sums) * BytesOf(ElementType::kFp32);
     if (unit.owner == -1) {
@@ -61,6 +61,12 @@ MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& eva
           elements(placement.whole_states) * kStateTensors * BytesOf(ElementType::kFp32);
     }
   }
+  return use;
+}
+
+MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate) {
+  const std::vector<UnitSpec> units = MakeUnits(plan.model);
+  MemoryUse use = CountStates(units, train.units, plan.layout, plan.precision);
   use.slots = SlotBytes(train, evaluate);
   use.workspace = WorkspaceBytes(plan, units, train.units);
   return use;

@@ -62,8 +62,11 @@ struct MemoryUse {
 
 struct Prediction {
   double step_seconds = 0;
-  double bubble_ratio = 0;
-  std::vector<MemoryUse> memory;  // by rank
+  double bubble_ratio = 0;  // share of the step that a rank's compute queue is idle
+  double exposed_communication_ratio =
+      0;  // the part of it that waits for GATHER, REDUCE, NORM, TIE
+  std::array<double, kNumOps> op_seconds{};  // by op, summed over the ranks
+  std::vector<MemoryUse> memory;             // by rank
   bool operator==(const Prediction&) const = default;
 };
 
@@ -73,6 +76,8 @@ struct Plan {
   ModelSpec model;
   Layout layout;
   Precision precision = Precision::kFp32;
+  std::vector<int>
+      worker_of_rank;             // which of the planner's workers holds a rank; each at most once
   std::vector<Program> train;     // by rank
   std::vector<Program> evaluate;  // by rank
   Prediction prediction;

@@ -169,10 +169,10 @@ absl::Status CheckLayout(const v1::LayoutProto& proto) {
   for (const auto& [name, count] : counts) RETURN_IF_ERROR(CheckAtLeast(name, count, 1));
   if (proto.zero() < 0 || proto.zero() > 3)
     return OutOfRange("layout.zero", proto.zero(), "0 to 3");
-  RETURN_IF_ERROR(CheckAtLeast("layout.reduce_every", proto.reduce_every(), kAll));
-  RETURN_IF_ERROR(CheckAtLeast("layout.gather_for", proto.gather_for(), kAll));
-  if (proto.recompute() != "none" && proto.recompute() != "full") {
-    return absl::InvalidArgumentError("plan: layout.recompute is neither none nor full");
+  for (const v1::StagePolicyProto& policy : proto.policies()) {
+    RETURN_IF_ERROR(CheckAtLeast("layout.reduce_every", policy.reduce_every(), kAll));
+    RETURN_IF_ERROR(CheckAtLeast("layout.gather_for", policy.gather_for(), kAll));
+    RETURN_IF_ERROR(CheckAtLeast("layout.lookahead", policy.lookahead(), 1));
   }
   return absl::OkStatus();
 }
@@ -185,10 +185,14 @@ void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
   proto.set_replicas(layout.replicas);
   proto.set_zero(layout.zero);
   proto.set_schedule(layout.schedule);
-  proto.set_reduce_every(layout.reduce_every);
-  proto.set_gather_for(layout.gather_for);
+  for (const StagePolicy& policy : layout.policies) {
+    v1::StagePolicyProto& encoded = *proto.add_policies();
+    encoded.set_reduce_every(policy.reduce_every);
+    encoded.set_gather_for(policy.gather_for);
+    encoded.set_recompute(policy.recompute);
+    encoded.set_lookahead(policy.lookahead);
+  }
   for (int boundary : layout.boundaries) proto.add_boundaries(boundary);
-  proto.set_recompute(layout.recompute == Recompute::kFull ? "full" : "none");
   proto.set_global_batch_size(layout.global_batch_size);
   proto.set_micro_batch_size(layout.micro_batch_size);
   proto.set_sequence_length(layout.sequence_length);
@@ -201,10 +205,12 @@ Layout DecodeLayout(const v1::LayoutProto& proto) {
   layout.replicas = proto.replicas();
   layout.zero = proto.zero();
   layout.schedule = proto.schedule();
-  layout.reduce_every = proto.reduce_every();
-  layout.gather_for = proto.gather_for();
+  layout.policies.clear();
+  for (const v1::StagePolicyProto& policy : proto.policies()) {
+    layout.policies.push_back(
+        {policy.reduce_every(), policy.gather_for(), policy.recompute(), policy.lookahead()});
+  }
   layout.boundaries.assign(proto.boundaries().begin(), proto.boundaries().end());
-  layout.recompute = proto.recompute() == "full" ? Recompute::kFull : Recompute::kNone;
   layout.global_batch_size = proto.global_batch_size();
   layout.micro_batch_size = proto.micro_batch_size();
   layout.sequence_length = proto.sequence_length();
@@ -230,6 +236,8 @@ MemoryUse DecodeMemory(const v1::MemoryProto& proto) {
 void EncodePrediction(const Prediction& prediction, v1::PredictionProto& proto) {
   proto.set_step_seconds(prediction.step_seconds);
   proto.set_bubble_ratio(prediction.bubble_ratio);
+  proto.set_exposed_communication_ratio(prediction.exposed_communication_ratio);
+  for (const double seconds : prediction.op_seconds) proto.add_op_seconds(seconds);
   for (const MemoryUse& memory : prediction.memory) EncodeMemory(memory, *proto.add_memory());
 }
 
@@ -237,6 +245,9 @@ Prediction DecodePrediction(const v1::PredictionProto& proto) {
   Prediction prediction;
   prediction.step_seconds = proto.step_seconds();
   prediction.bubble_ratio = proto.bubble_ratio();
+  prediction.exposed_communication_ratio = proto.exposed_communication_ratio();
+  const int ops = std::min(kNumOps, proto.op_seconds_size());
+  std::copy_n(proto.op_seconds().begin(), ops, prediction.op_seconds.begin());
   for (const v1::MemoryProto& memory : proto.memory()) {
     prediction.memory.push_back(DecodeMemory(memory));
   }
@@ -248,6 +259,7 @@ v1::PlanProto EncodePlan(const Plan& plan) {
   EncodeModel(plan.model, *proto.mutable_model());
   EncodeLayout(plan.layout, *proto.mutable_layout());
   proto.set_precision(PrecisionName(plan.precision));
+  for (const int worker : plan.worker_of_rank) proto.add_worker_of_rank(worker);
   for (const Program& program : plan.train) EncodeProgram(program, *proto.add_train());
   for (const Program& program : plan.evaluate) EncodeProgram(program, *proto.add_evaluate());
   EncodePrediction(plan.prediction, *proto.mutable_prediction());
@@ -261,6 +273,7 @@ absl::StatusOr<Plan> DecodePlan(const v1::PlanProto& proto) {
   RETURN_IF_ERROR(CheckLayout(proto.layout()));
   plan.layout = DecodeLayout(proto.layout());
   ASSIGN_OR_RETURN(plan.precision, ParsePrecision(proto.precision()));
+  plan.worker_of_rank.assign(proto.worker_of_rank().begin(), proto.worker_of_rank().end());
   for (const v1::ProgramProto& program : proto.train()) {
     ASSIGN_OR_RETURN(plan.train.emplace_back(), DecodeProgram(program));
   }

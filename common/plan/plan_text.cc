@@ -31,8 +31,10 @@ std::string DoubleText(double value) {
   return std::string(buffer, result.ptr);
 }
 
-const char* RecomputeName(Recompute recompute) {
-  return recompute == Recompute::kFull ? "full" : "none";
+// "k/g/full/l": windows, 0 for all; full or none; lookahead.
+std::string PolicyText(const StagePolicy& policy) {
+  return absl::StrCat(policy.reduce_every, "/", policy.gather_for, "/",
+                      policy.recompute ? "full/" : "none/", policy.lookahead);
 }
 
 void PrintHeader(const Plan& plan, std::string& text) {
@@ -49,20 +51,30 @@ void PrintHeader(const Plan& plan, std::string& text) {
   const Layout& layout = plan.layout;
   absl::StrAppend(&text, "layout stages=", layout.stages,
                   " chunks_per_stage=", layout.chunks_per_stage, " replicas=", layout.replicas,
-                  " zero=", layout.zero, " reduce_every=", layout.reduce_every,
-                  " gather_for=", layout.gather_for);
-  absl::StrAppend(&text, " recompute=", RecomputeName(layout.recompute),
-                  " global_batch_size=", layout.global_batch_size,
+                  " zero=", layout.zero, " global_batch_size=", layout.global_batch_size,
                   " micro_batch_size=", layout.micro_batch_size,
-                  " sequence_length=", layout.sequence_length,
-                  " boundaries=", absl::StrJoin(layout.boundaries, ","), "\n");
+                  " sequence_length=", layout.sequence_length);
+  absl::StrAppend(&text, " boundaries=", absl::StrJoin(layout.boundaries, ","), " policies=",
+                  absl::StrJoin(layout.policies, ",",
+                                [](std::string* out, const StagePolicy& policy) {
+                                  out->append(PolicyText(policy));
+                                }),
+                  " workers=", absl::StrJoin(plan.worker_of_rank, ","), "\n");
   absl::StrAppend(&text, "schedule name=", absl::CHexEscape(layout.schedule), "\n");
   absl::StrAppend(&text, "precision name=", PrecisionName(plan.precision), "\n");
 }
 
 void PrintPrediction(const Prediction& prediction, std::string& text) {
-  absl::StrAppend(&text, "prediction step_seconds=", DoubleText(prediction.step_seconds),
-                  " bubble_ratio=", DoubleText(prediction.bubble_ratio), "\n");
+  absl::StrAppend(
+      &text, "prediction step_seconds=", DoubleText(prediction.step_seconds),
+      " bubble_ratio=", DoubleText(prediction.bubble_ratio),
+      " exposed_communication_ratio=", DoubleText(prediction.exposed_communication_ratio), "\n");
+  absl::StrAppend(&text, "op_seconds");
+  for (int op = 0; op < kNumOps; ++op) {
+    absl::StrAppend(&text, " ", OpName(static_cast<Op>(op)), "=",
+                    DoubleText(prediction.op_seconds[static_cast<size_t>(op)]));
+  }
+  absl::StrAppend(&text, "\n");
   for (const MemoryUse& use : prediction.memory) {
     absl::StrAppend(&text, "memory parameters=", use.parameters, " gradients=", use.gradients,
                     " optimizer=", use.optimizer, " slots=", use.slots,
@@ -217,23 +229,39 @@ absl::Status ReadModel(Reader& reader, ModelSpec& model) {
   return absl::OkStatus();
 }
 
-absl::Status ReadLayout(Reader& reader, Layout& layout) {
+absl::Status ReadPolicies(Reader& reader, absl::string_view text,
+                          std::vector<StagePolicy>& policies) {
+  for (absl::string_view word : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(word, '/');
+    if (parts.size() != 4 || (parts[2] != "none" && parts[2] != "full")) {
+      return reader.Error("a policy is not reduce_every/gather_for/(none or full)/lookahead");
+    }
+    StagePolicy& policy = policies.emplace_back();
+    RETURN_IF_ERROR(reader.Number(parts[0], policy.reduce_every));
+    RETURN_IF_ERROR(reader.Number(parts[1], policy.gather_for));
+    policy.recompute = parts[2] == "full";
+    RETURN_IF_ERROR(reader.Number(parts[3], policy.lookahead));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLayout(Reader& reader, Plan& plan) {
+  Layout& layout = plan.layout;
   ASSIGN_OR_RETURN(
       const auto values,
-      reader.Values("layout", {"stages", "chunks_per_stage", "replicas", "zero", "reduce_every",
-                               "gather_for", "recompute", "global_batch_size", "micro_batch_size",
-                               "sequence_length", "boundaries"}));
-  int* const counts[] = {&layout.stages, &layout.chunks_per_stage, &layout.replicas,
-                         &layout.zero,   &layout.reduce_every,     &layout.gather_for};
+      reader.Values("layout",
+                    {"stages", "chunks_per_stage", "replicas", "zero", "global_batch_size",
+                     "micro_batch_size", "sequence_length", "boundaries", "policies", "workers"}));
+  int* const counts[] = {&layout.stages, &layout.chunks_per_stage, &layout.replicas, &layout.zero};
   for (size_t i = 0; i < std::size(counts); ++i)
     RETURN_IF_ERROR(reader.Number(values[i], *counts[i]));
-  if (values[6] != "none" && values[6] != "full")
-    return reader.Error("recompute is neither none nor full");
-  layout.recompute = values[6] == "full" ? Recompute::kFull : Recompute::kNone;
-  RETURN_IF_ERROR(reader.Number(values[7], layout.global_batch_size));
-  RETURN_IF_ERROR(reader.Number(values[8], layout.micro_batch_size));
-  RETURN_IF_ERROR(reader.Number(values[9], layout.sequence_length));
-  RETURN_IF_ERROR(reader.List(values[10], layout.boundaries));
+  RETURN_IF_ERROR(reader.Number(values[4], layout.global_batch_size));
+  RETURN_IF_ERROR(reader.Number(values[5], layout.micro_batch_size));
+  RETURN_IF_ERROR(reader.Number(values[6], layout.sequence_length));
+  RETURN_IF_ERROR(reader.List(values[7], layout.boundaries));
+  layout.policies.clear();
+  RETURN_IF_ERROR(ReadPolicies(reader, values[8], layout.policies));
+  RETURN_IF_ERROR(reader.List(values[9], plan.worker_of_rank));
   reader.Skip();
   absl::string_view line = reader.Peek();
   std::string error;
@@ -254,10 +282,19 @@ absl::Status ReadPrecision(Reader& reader, Precision& precision) {
 }
 
 absl::Status ReadPrediction(Reader& reader, Prediction& prediction) {
-  ASSIGN_OR_RETURN(const auto values,
-                   reader.Values("prediction", {"step_seconds", "bubble_ratio"}));
+  ASSIGN_OR_RETURN(const auto values, reader.Values("prediction", {"step_seconds", "bubble_ratio",
+                                                                   "exposed_communication_ratio"}));
   RETURN_IF_ERROR(reader.Real(values[0], prediction.step_seconds));
   RETURN_IF_ERROR(reader.Real(values[1], prediction.bubble_ratio));
+  RETURN_IF_ERROR(reader.Real(values[2], prediction.exposed_communication_ratio));
+  reader.Skip();
+  std::vector<absl::string_view> names;
+  names.reserve(kNumOps);
+  for (int op = 0; op < kNumOps; ++op) names.emplace_back(OpName(static_cast<Op>(op)));
+  ASSIGN_OR_RETURN(const auto seconds, reader.Values("op_seconds", names));
+  for (size_t op = 0; op < seconds.size(); ++op) {
+    RETURN_IF_ERROR(reader.Real(seconds[op], prediction.op_seconds[op]));
+  }
   reader.Skip();
   while (reader.At("memory")) {
     ASSIGN_OR_RETURN(
@@ -298,8 +335,9 @@ absl::Status ReadProgramHeader(Reader& reader, Program& program) {
   }
   reader.Skip();
   std::vector<absl::string_view> names;
+  names.reserve(kNumSlotKinds);
   for (int kind = 0; kind < kNumSlotKinds; ++kind)
-    names.push_back(SlotKindName(static_cast<SlotKind>(kind)));
+    names.emplace_back(SlotKindName(static_cast<SlotKind>(kind)));
   ASSIGN_OR_RETURN(const auto values, reader.Values("slots", names));
   for (size_t kind = 0; kind < values.size(); ++kind) {
     RETURN_IF_ERROR(
@@ -332,7 +370,7 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   Plan plan;
   RETURN_IF_ERROR(reader.Expect(kFirstLine));
   RETURN_IF_ERROR(ReadModel(reader, plan.model));
-  RETURN_IF_ERROR(ReadLayout(reader, plan.layout));
+  RETURN_IF_ERROR(ReadLayout(reader, plan));
   RETURN_IF_ERROR(ReadPrecision(reader, plan.precision));
   RETURN_IF_ERROR(ReadPrediction(reader, plan.prediction));
   RETURN_IF_ERROR(reader.Expect("train"));

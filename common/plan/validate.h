@@ -49,6 +49,11 @@ absl::Status Validate(const Plan& plan, Phase phase = kLowered);
 // the rank and what it needs memory for.
 absl::Status ValidateMemory(const Plan& plan, const std::vector<int64_t>& budget_bytes);
 
+// The part of CountMemory that lasts from step to step: parameters, gradients and optimizer states
+// of a rank that holds the units `held` (ascending). `units` are MakeUnits(model).
+MemoryUse CountStates(const std::vector<UnitSpec>& units, const std::vector<int>& held,
+                      const Layout& layout, Precision precision);
+
 // Bytes of one rank by the slot classes, placement and unit sizes of a lowered plan. Both programs
 // share the slots: of each class there are as many as the one that needs more of it has.
 MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate);

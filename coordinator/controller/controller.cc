@@ -9,6 +9,7 @@
 #include "coordinator/controller/apply.h"
 #include "coordinator/controller/decide.h"
 #include "coordinator/controller/execute.h"
+#include "coordinator/controller/worker_specs.h"
 #include "coordinator/job/restore_steps.h"
 
 namespace esteira {
@@ -292,15 +293,7 @@ void Controller::Submit(SubmitRequest request, std::function<void(absl::StatusOr
 absl::StatusOr<ActiveJob> Controller::CheckJob(const SubmitRequest& request) {
   ActiveJob active;
   ASSIGN_OR_RETURN(active.needs, parts_.planner.Check(request.spec_bytes));
-  ClusterSpec cluster;
-  cluster.num_workers = std::max(state_.membership.CountPresent(), active.needs.min_workers);
-  for (const auto& [id, worker] : state_.membership.workers()) {
-    const int64_t bytes = worker.description.memory_bytes;
-    if (worker.lost || bytes <= 0) continue;
-    cluster.memory_bytes_per_worker = cluster.memory_bytes_per_worker == 0
-                                          ? bytes
-                                          : std::min(bytes, cluster.memory_bytes_per_worker);
-  }
+  const ClusterSpec cluster = PossibleCluster(state_.membership, active.needs.min_workers);
   ASSIGN_OR_RETURN(PlannedJob planned, parts_.planner.Plan(request.spec_bytes, cluster));
   Job& job = active.job;
   job = MakeQueuedJob(state_.last_sequence + 1, parts_.clock.Now());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/controller/worker_specs.h"
 
 namespace esteira {
 namespace {
@@ -24,8 +25,8 @@ class Executor {
 
  private:
   ActiveJob& Find(const std::string& job_id) { return turn_.state.jobs.at(job_id); }
-  ClusterSpec Describe(const std::vector<std::string>& workers) const;
-  void Configure(ActiveJob& active, std::vector<std::string> workers, PlannedJob planned);
+  // `offered`: the workers that it was planned for.
+  void Configure(ActiveJob& active, const std::vector<std::string>& offered, PlannedJob planned);
   void ForgetUnmerged(WorkerGroup& group);
 
   Turn& turn_;
@@ -62,23 +63,10 @@ void Executor::operator()(const LoseRank& action) {
   if (record != nullptr && record->assignment == place) turn_.state.membership.Release(worker);
 }
 
-ClusterSpec Executor::Describe(const std::vector<std::string>& workers) const {
-  ClusterSpec cluster;
-  cluster.num_workers = static_cast<int>(workers.size());
-  for (const std::string& id : workers) {
-    const int64_t bytes = turn_.state.membership.Find(id)->description.memory_bytes;
-    if (bytes > 0 &&
-        (cluster.memory_bytes_per_worker == 0 || bytes < cluster.memory_bytes_per_worker)) {
-      cluster.memory_bytes_per_worker = bytes;
-    }
-  }
-  return cluster;
-}
-
 void Executor::operator()(const LaunchJob& action) {
   ActiveJob& active = Find(action.job_id);
   absl::StatusOr<PlannedJob> planned =
-      planner_.Plan(active.job.spec_bytes, Describe(action.workers));
+      planner_.Plan(active.job.spec_bytes, ClusterOf(turn_.state.membership, action.workers));
   const int present = turn_.state.membership.CountPresent();
   if (absl::IsResourceExhausted(planned.status()) &&
       static_cast<int>(action.workers.size()) < present) {
@@ -102,9 +90,11 @@ void Executor::operator()(const LaunchJob& action) {
   Configure(active, action.workers, *std::move(planned));
 }
 
-void Executor::Configure(ActiveJob& active, std::vector<std::string> workers, PlannedJob planned) {
+void Executor::Configure(ActiveJob& active, const std::vector<std::string>& offered,
+                         PlannedJob planned) {
   Job& job = active.job;
-  workers.resize(static_cast<size_t>(planned.summary.layout.num_ranks()));
+  std::vector<std::string> workers;
+  for (int index : planned.worker_of_rank) workers.push_back(offered[static_cast<size_t>(index)]);
   job.workers = workers;
   job.plan = planned.summary;
   job.flops_per_token = planned.flops_per_token;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/job/job.h"
@@ -16,6 +17,7 @@ struct JobNeeds {
 
 struct PlannedJob {
   PlanSummary summary;
+  std::vector<int> worker_of_rank;  // index into the cluster's workers; each at most once
   std::string plan_bytes;  // in the wire form, for the workers
   double flops_per_token = 0;
 };
@@ -26,7 +28,7 @@ class JobPlanner {
   virtual ~JobPlanner() = default;
   // InvalidArgument with every fault.
   virtual absl::StatusOr<JobNeeds> Check(const std::string& spec_bytes) = 0;
-  // As MakePlan; the plan has at most cluster.num_workers ranks.
+  // As MakePlan; the plan has at most cluster.num_workers() ranks.
   virtual absl::StatusOr<PlannedJob> Plan(const std::string& spec_bytes,
                                           const ClusterSpec& cluster) = 0;
 };

@@ -14,40 +14,63 @@ std::vector<double> Prefixes(const std::vector<double>& costs) {
   return prefixes;
 }
 
-}  // namespace
-
-std::vector<int> Partition(const std::vector<double>& costs, int chunks) {
-  const int units = static_cast<int>(costs.size());
-  CHECK(chunks >= 1 && chunks <= units);
-  const std::vector<double> prefixes = Prefixes(costs);
-  const auto range = [&](int begin, int end) {
-    return prefixes[static_cast<size_t>(end)] - prefixes[static_cast<size_t>(begin)];
-  };
-  // best[c][i]: the slowest of c ranges over the units from i on, at its least.
-  const double never = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> best(static_cast<size_t>(chunks) + 1,
-                                        std::vector<double>(static_cast<size_t>(units) + 1, never));
-  best[0][static_cast<size_t>(units)] = 0;
-  const auto split = [&](int c, int begin, int end) {
-    return std::max(range(begin, end), best[static_cast<size_t>(c) - 1][static_cast<size_t>(end)]);
-  };
-  for (int c = 1; c <= chunks; ++c) {
-    for (int begin = units - c; begin >= 0; --begin) {
-      double& least = best[static_cast<size_t>(c)][static_cast<size_t>(begin)];
-      for (int end = begin + 1; end <= units - c + 1; ++end) {
-        least = std::min(least, split(c, begin, end));
-        if (range(begin, end) > least) break;  // longer first ranges cost no less
-      }
+// The dynamic program over (first chunk, first unit).
+class Partitioner {
+ public:
+  explicit Partitioner(const std::vector<std::vector<double>>& costs)
+      : chunks_(costs.size()), units_(costs.front().size()) {
+    CHECK(chunks_ >= 1 && chunks_ <= units_);
+    for (const std::vector<double>& chunk : costs) prefixes_.push_back(Prefixes(chunk));
+    const double never = std::numeric_limits<double>::infinity();
+    best_.assign(chunks_ + 1, std::vector<double>(units_ + 1, never));
+    best_[chunks_][units_] = 0;
+    for (size_t c = chunks_; c-- > 0;) {
+      for (size_t begin = c; begin + (chunks_ - c) <= units_; ++begin) Fill(c, begin);
     }
   }
-  const double optimum = best[static_cast<size_t>(chunks)][0];
-  std::vector<int> boundaries = {0};
-  for (int c = chunks; c >= 1; --c) {
-    int end = boundaries.back() + 1;
-    while (split(c, boundaries.back(), end) > optimum) ++end;
-    boundaries.push_back(end);
+
+  std::vector<int> Boundaries() const {
+    std::vector<int> boundaries = {0};
+    for (size_t c = 0; c < chunks_; ++c) {
+      const auto begin = static_cast<size_t>(boundaries.back());
+      size_t end = begin + 1;
+      while (Split(c, begin, end) > best_[0][0]) ++end;
+      boundaries.push_back(static_cast<int>(end));
+    }
+    return boundaries;
   }
-  return boundaries;
+
+ private:
+  double Range(size_t chunk, size_t begin, size_t end) const {
+    return prefixes_[chunk][end] - prefixes_[chunk][begin];
+  }
+  double Split(size_t chunk, size_t begin, size_t end) const {
+    return std::max(Range(chunk, begin, end), best_[chunk + 1][end]);
+  }
+  void Fill(size_t chunk, size_t begin) {
+    double& least = best_[chunk][begin];
+    for (size_t end = begin + 1; end + (chunks_ - chunk - 1) <= units_; ++end) {
+      least = std::min(least, Split(chunk, begin, end));
+      if (Range(chunk, begin, end) > least) break;  // longer first ranges cost no less
+    }
+  }
+
+  const size_t chunks_, units_;
+  std::vector<std::vector<double>> prefixes_;  // by chunk
+  // best_[c][i]: the slowest of the chunks from c on, over the units from i on, at its least.
+  std::vector<std::vector<double>> best_;
+};
+
+}  // namespace
+
+std::vector<int> Partition(const std::vector<std::vector<double>>& costs) {
+  CHECK(!costs.empty());
+  return Partitioner(costs).Boundaries();
+}
+
+std::vector<int> Partition(const std::vector<double>& costs, int chunks) {
+  CHECK(chunks >= 1);
+  return Partition(std::vector<std::vector<double>>(static_cast<size_t>(chunks), costs));
 }
 
 double SlowestRange(const std::vector<double>& costs, const std::vector<int>& boundaries) {

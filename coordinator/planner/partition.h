@@ -5,10 +5,12 @@
 
 namespace esteira {
 
-// Boundaries of `chunks` consecutive, non-empty ranges of units (boundaries[c] to boundaries[c +
-// 1]) such that the most costly range costs as little as possible; among equals the
-// lexicographically smallest boundaries. Exact. `costs` are not negative; 1 <= chunks <=
-// costs.size().
+// Boundaries of consecutive, non-empty ranges of units, one for each chunk (boundaries[c] to
+// boundaries[c + 1]), such that the most costly range costs as little as possible; among equals the
+// lexicographically smallest boundaries. Exact. costs[c][u]: of unit u when chunk c holds it, not
+// negative; as many for each chunk, and at least as many units as chunks.
+std::vector<int> Partition(const std::vector<std::vector<double>>& costs);
+// Units that cost the same wherever they are.
 std::vector<int> Partition(const std::vector<double>& costs, int chunks);
 
 // The cost of the most costly range.

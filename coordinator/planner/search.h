@@ -1,5 +1,9 @@
 // The layouts that a request leaves open, and the best of them by simulation. Pure and
-// deterministic; knows nothing of how a refusal is worded.
+// deterministic; knows nothing of how a choice or a refusal is worded.
+//
+// Drafts (shape, micro-batch size, schedule, placement of workers, ZeRO level) are looked at
+// quickly, chunk by chunk; each stage gets the fastest policy (windows, recomputation) that its
+// memory holds. The most promising ones are lowered and simulated, one replica for all.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/plan/job_spec.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/simulator.h"
 
 namespace esteira {
 
@@ -24,24 +30,32 @@ struct Shape {
 // open is chosen so that all workers are used, as far as that which is given allows.
 std::vector<Shape> Shapes(const LayoutRequest& request, int num_workers, int max_stages);
 
-// A layout that was tried, with what it would cost.
+// A draft that was simulated.
 struct Candidate {
-  Layout layout;
+  Draft draft;
   Prediction prediction;
+  bool fits = true;
+  int short_rank = -1;      // of those that do not fit: the rank that lacks most
+  int64_t short_bytes = 0;  // and how much it lacks
 };
 
 struct SearchResult {
-  std::optional<Candidate> fastest;   // of those that fit
-  std::optional<Candidate> smallest;  // of those that do not
+  std::vector<Candidate> fitting;      // the chosen one first, then by step time
+  std::vector<Candidate> too_large;    // by what they lack
+  int64_t num_drafts = 0;              // looked at
+  bool too_many_instructions = false;  // drafts were left out as their plans would be too large
 };
 
-// Tries every shape, power of two of a micro-batch and recomputation that the request leaves open,
-// each with the lowest ZeRO level that fits. A layout replaces an earlier one when it is faster by
-// more than the model can be trusted. The request is one that planner.h has checked. Plans too
-// large to hold are left out.
+// The request is one that planner.h has checked.
 absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster);
 
-int LargestRank(const Prediction& prediction);
-int64_t PeakBytes(const Prediction& prediction);
+// The draft's plan for the first replica, lowered without validation, and what it does on the
+// cluster.
+struct Rehearsal {
+  Plan plan;
+  Simulation simulation;
+};
+absl::StatusOr<Rehearsal> Rehearse(const JobSpec& job, const ClusterSpec& cluster,
+                                   const Draft& draft);
 
 }  // namespace esteira

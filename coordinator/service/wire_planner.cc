@@ -53,14 +53,15 @@ absl::StatusOr<PlannedJob> WirePlanner::Plan(const std::string& spec_bytes,
                                              const ClusterSpec& cluster) {
   ASSIGN_OR_RETURN(const JobSpec spec, DecodeSpec(spec_bytes));
   ASSIGN_OR_RETURN(const esteira::Plan plan, make_plan_(spec, cluster));
-  if (plan.layout.num_ranks() < 1 || plan.layout.num_ranks() > cluster.num_workers) {
+  if (plan.layout.num_ranks() < 1 || plan.layout.num_ranks() > cluster.num_workers()) {
     return absl::InternalError(absl::StrCat("the planner made a plan for ", plan.layout.num_ranks(),
-                                            " ranks, for ", cluster.num_workers, " workers"));
+                                            " ranks, for ", cluster.num_workers(), " workers"));
   }
   PlannedJob planned;
   const v1::PlanProto message = EncodePlan(plan);
   RETURN_IF_ERROR(CheckSize(spec_bytes.size(), message.ByteSizeLong(), max_bytes_));
   planned.summary = PlanSummary{plan.layout, plan.prediction, message.digest()};
+  planned.worker_of_rank = plan.worker_of_rank;
   planned.plan_bytes = message.SerializeAsString();
   planned.flops_per_token = ModelFlopsPerToken(plan.model, plan.layout.sequence_length);
   return planned;

@@ -30,10 +30,14 @@ struct Context {
   bool HasParameters(int index) const { return unit(index).flat_elements > 0; }
   // The other end of a tied table.
   int OtherEnd(int end) const;
-  int WindowSize() const;  // micro-batches of a gradient window
-  int NumWindows() const { return (num_micro_batches + WindowSize() - 1) / WindowSize(); }
+  int WindowSize(int stage) const;  // micro-batches of a gradient window
+  int NumWindows(int stage) const {
+    return (num_micro_batches + WindowSize(stage) - 1) / WindowSize(stage);
+  }
   // Gradient windows are the sums themselves.
-  bool WindowsAreSums() const { return placement.whole_sums && NumWindows() == 1; }
+  bool WindowsAreSums(int stage) const {
+    return placement.whole_sums && NumWindows(stage) == 1;
+  }
 
   const Plan& plan;
   const Phase phase;

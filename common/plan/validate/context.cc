@@ -48,8 +48,8 @@ int Context::OtherEnd(int end) const {
   return end == TiedHeadEnd(plan.model) ? TiedEmbeddingEnd(plan.model) : TiedHeadEnd(plan.model);
 }
 
-int Context::WindowSize() const {
-  const int size = plan.layout.reduce_every;
+int Context::WindowSize(int stage) const {
+  const int size = plan.layout.policy(stage).reduce_every;
   return size == kAll ? num_micro_batches : std::min(size, num_micro_batches);
 }
 

@@ -12,8 +12,9 @@ std::string Of(const Subject& subject, int item, int micro_batch) {
                       micro_batch);
 }
 
-bool Recomputes(const Context& context, int item) {
-  return !context.on_chunks() && context.plan.layout.recompute == Recompute::kFull &&
+bool Recomputes(const Subject& subject, int item) {
+  const Context& context = subject.context;
+  return !context.on_chunks() && context.plan.layout.policy(subject.program.stage).recompute &&
          context.unit(item).kind == UnitKind::kBlock;
 }
 
@@ -40,7 +41,7 @@ absl::Status CheckBackward(const Subject& subject, int item, int micro_batch) {
   const int32_t backward = split ? input : whole;
   RETURN_IF_ERROR(CheckAfter(subject, forward, backward));
   if (split) RETURN_IF_ERROR(CheckAfter(subject, input, weight));
-  if ((recompute != -1) != Recomputes(subject.context, item)) {
+  if ((recompute != -1) != Recomputes(subject, item)) {
     return Fault(
         kCheck, subject,
         absl::StrCat(recompute != -1 ? "no R" : "one R", " of ", Of(subject, item, micro_batch)));

@@ -7,7 +7,7 @@ namespace esteira::validate {
 absl::Status CheckDeadlock(const Context& context, const std::vector<Program>& programs,
                            bool train) {
   const DurationFunction none = [](const Program&, const Instruction&) { return 0.0; };
-  const absl::Status status = RunMachine(context.plan, programs, none).status();
+  absl::Status status = RunMachine(context.plan, programs, none).status();
   if (status.ok() || train) return status;
   return absl::Status(status.code(), absl::StrCat(status.message(), " (evaluate programs)"));
 }

@@ -34,14 +34,17 @@ class ReductionCheck {
   absl::Status Wrong(size_t index, absl::string_view expected) const {
     return FaultAt(kCheck, subject_, index, expected);
   }
-  bool IsReduced(int unit) { return At(unit).windows == context_.NumWindows(); }
+  bool IsReduced(int unit) {
+    return At(unit).windows == context_.NumWindows(subject_.program.stage);
+  }
   bool IsTied(int unit) const { return context_.unit(unit).kind == UnitKind::kTied; }
   bool HoldsBothEnds(int end) const {
     return context_.Holds(subject_.program, context_.OtherEnd(end));
   }
   int WindowMicroBatches(int window) const {
-    return std::min(context_.WindowSize(),
-                    context_.num_micro_batches - window * context_.WindowSize());
+    return std::min(
+        context_.WindowSize(subject_.program.stage),
+        context_.num_micro_batches - window * context_.WindowSize(subject_.program.stage));
   }
 
   absl::Status Follow(size_t index) {
@@ -67,7 +70,7 @@ class ReductionCheck {
       State& state = At(used);
       if (!state.open)
         return Wrong(index, absl::StrCat("CLEAR of unit ", used, " before gradients are added"));
-      const int window = instruction.micro_batch / context_.WindowSize();
+      const int window = instruction.micro_batch / context_.WindowSize(subject_.program.stage);
       if (window != state.windows) {
         return Wrong(index, absl::StrCat("window ", window, " of unit ", used, " open, not window ",
                                          state.windows));
@@ -81,7 +84,8 @@ class ReductionCheck {
     State& state = At(unit);
     if (state.open) return Wrong(index, "REDUCE of the window before the next CLEAR");
     if (IsReduced(unit))
-      return Wrong(index, absl::StrCat("only ", context_.NumWindows(), " windows"));
+      return Wrong(index,
+                   absl::StrCat("only ", context_.NumWindows(subject_.program.stage), " windows"));
     state.open = true;
     state.added = 0;
     return absl::OkStatus();

@@ -155,7 +155,7 @@ class SlotCheck {
   }
 
   bool Recomputed(int unit) const {
-    return subject_.train && context_.plan.layout.recompute == Recompute::kFull &&
+    return subject_.train && context_.plan.layout.policy(subject_.program.stage).recompute &&
            context_.unit(unit).kind == UnitKind::kBlock;
   }
 
@@ -217,7 +217,7 @@ class SlotCheck {
     RETURN_IF_ERROR(Operand(SlotKind::kSaved, i.saved, false));
     const SlotKind kind = window ? SlotKind::kWindow : SlotKind::kParameters;
     const bool used = (parameters && !context_.placement.whole_parameters) ||
-                      (window && !context_.WindowsAreSums());
+                      (window && !context_.WindowsAreSums(subject_.program.stage));
     RETURN_IF_ERROR(Operand(kind, i.slot, used));
     if (!used) return absl::OkStatus();
     const Value value{i.unit, -1};

@@ -45,8 +45,14 @@ absl::Status CheckLayout(const Plan& plan) {
   }
   if (layout.zero < 0 || layout.zero > 3)
     return PlanFault(absl::StrCat("zero from 0 to 3, found ", layout.zero));
-  if (layout.reduce_every < 0 || layout.gather_for < 0) {
-    return PlanFault("reduce_every and gather_for of at least 1, or 0 for all");
+  if (layout.policies.size() != static_cast<size_t>(layout.stages)) {
+    return PlanFault(absl::StrCat("a policy for each of ", layout.stages, " stages, found ",
+                                  layout.policies.size()));
+  }
+  for (const StagePolicy& policy : layout.policies) {
+    if (policy.reduce_every < 0 || policy.gather_for < 0 || policy.lookahead < 1) {
+      return PlanFault("reduce_every and gather_for of at least 1, or 0 for all; lookahead too");
+    }
   }
   for (int64_t size : {layout.global_batch_size, layout.micro_batch_size, layout.sequence_length}) {
     if (size < 1 || size > kMaxDimension) {
@@ -68,6 +74,14 @@ absl::Status CheckLayout(const Plan& plan) {
       static_cast<int64_t>(plan.evaluate.size()) != ranks) {
     return PlanFault(absl::StrCat(ranks, " programs to train and as many to evaluate, found ",
                                   plan.train.size(), " and ", plan.evaluate.size()));
+  }
+  std::vector<int> workers = plan.worker_of_rank;
+  std::sort(workers.begin(), workers.end());
+  const bool distinct = std::adjacent_find(workers.begin(), workers.end()) == workers.end();
+  if (!workers.empty() &&
+      (static_cast<int64_t>(workers.size()) != ranks || workers.front() < 0 || !distinct)) {
+    return PlanFault(absl::StrCat("one worker for each of ", ranks, " ranks, each once, found ",
+                                  absl::StrJoin(plan.worker_of_rank, ",")));
   }
   int64_t held = 0;
   for (int64_t stage = 0; stage < layout.stages; ++stage) {

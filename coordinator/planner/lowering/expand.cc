@@ -5,11 +5,10 @@
 namespace esteira {
 namespace {
 
-bool Recomputes(const Plan& plan, int unit) {
+bool Recomputes(const Plan& plan, int stage, int unit) {
   // The embedding keeps next to nothing, and the head's backward pass follows its forward pass at
   // once.
-  return plan.layout.recompute == Recompute::kFull && unit > 0 &&
-         unit < NumComputeUnits(plan.model) - 1;
+  return plan.layout.policy(stage).recompute && unit > 0 && unit < NumComputeUnits(plan.model) - 1;
 }
 
 std::vector<Instruction> ExpandProgram(const Plan& plan, const Program& program) {
@@ -22,7 +21,7 @@ std::vector<Instruction> ExpandProgram(const Plan& plan, const Program& program)
       Instruction part = whole;
       part.unit = whole.op == Op::kForward ? begin + i : end - 1 - i;
       const bool starts_backward = whole.op == Op::kBackward || whole.op == Op::kBackwardInput;
-      if (starts_backward && Recomputes(plan, part.unit)) {
+      if (starts_backward && Recomputes(plan, program.stage, part.unit)) {
         Instruction again = part;
         again.op = Op::kRecompute;
         expanded.push_back(again);

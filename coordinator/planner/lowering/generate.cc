@@ -3,15 +3,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "coordinator/planner/lowering/lowering.h"
-#include "coordinator/planner/schedules/schedules.h"
 
 namespace esteira {
 namespace {
 
 absl::Status CheckLayout(const ModelSpec& model, const Layout& layout) {
-  if (layout.stages < 1 || layout.replicas < 1 || layout.chunks_per_stage != 1) {
-    return absl::InvalidArgumentError(
-        "a layout has at least one stage and one replica, and one chunk per stage");
+  if (layout.stages < 1 || layout.replicas < 1 || layout.chunks_per_stage < 1) {
+    return absl::InvalidArgumentError("a layout has at least one stage, chunk and replica");
+  }
+  if (layout.policies.size() != static_cast<size_t>(layout.stages)) {
+    return absl::InvalidArgumentError("a layout has a policy for each stage");
   }
   if (layout.global_batch_size < 1 || layout.micro_batch_size < 1 || layout.sequence_length < 1) {
     return absl::InvalidArgumentError("a layout has at least one sequence of one token");
@@ -27,17 +28,15 @@ absl::Status CheckLayout(const ModelSpec& model, const Layout& layout) {
   return absl::OkStatus();
 }
 
-std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout, int stage) {
-  std::vector<int> units;
-  const auto chunk = static_cast<size_t>(stage);
-  for (int u = layout.boundaries[chunk]; u < layout.boundaries[chunk + 1]; ++u) units.push_back(u);
-  if (!model.tie_embeddings) return units;
-  const int head = NumComputeUnits(model) - 1;
-  const bool holds_embedding = units.front() == 0;
-  const bool holds_head = units.back() == head;
-  if (holds_embedding) units.push_back(TiedEmbeddingEnd(model));
-  if (holds_head) units.push_back(TiedHeadEnd(model));
-  return units;
+absl::Status CheckPipeline(const Layout& layout, const PipelineOps& pipeline) {
+  const bool fits = pipeline.ops.size() == static_cast<size_t>(layout.stages) &&
+                    pipeline.stage_of_chunk.size() == static_cast<size_t>(layout.num_chunks());
+  const auto is_stage = [&](int stage) { return stage >= 0 && stage < layout.stages; };
+  if (fits && std::all_of(pipeline.stage_of_chunk.begin(), pipeline.stage_of_chunk.end(), is_stage))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "schedule \"", layout.schedule, "\" has ", pipeline.stage_of_chunk.size(), " chunks on ",
+      pipeline.ops.size(), " stages, and the layout ", layout.num_chunks(), " on ", layout.stages));
 }
 
 std::vector<MicroBatch> MicroBatchesOf(const Layout& layout, int replica) {
@@ -52,16 +51,16 @@ std::vector<MicroBatch> MicroBatchesOf(const Layout& layout, int replica) {
 }
 
 std::vector<Program> MakePrograms(const ModelSpec& model, const Layout& layout,
-                                  const StageOps& ops) {
+                                  const PipelineOps& pipeline, int ranks) {
   std::vector<Program> programs;
-  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     Program program;
     program.rank = rank;
     program.stage = layout.StageOfRank(rank);
     program.replica = layout.ReplicaOfRank(rank);
-    program.units = HeldUnits(model, layout, program.stage);
+    program.units = HeldUnits(model, layout, pipeline, program.stage);
     program.micro_batches = MicroBatchesOf(layout, program.replica);
-    for (const ChunkOp& op : ops[static_cast<size_t>(program.stage)]) {
+    for (const ChunkOp& op : pipeline.ops[static_cast<size_t>(program.stage)]) {
       Instruction instruction;
       instruction.op = op.op;
       instruction.unit = op.chunk;
@@ -75,6 +74,40 @@ std::vector<Program> MakePrograms(const ModelSpec& model, const Layout& layout,
 
 }  // namespace
 
+std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout,
+                           const PipelineOps& pipeline, int stage) {
+  std::vector<int> units;
+  for (size_t chunk = 0; chunk < pipeline.stage_of_chunk.size(); ++chunk) {
+    if (pipeline.stage_of_chunk[chunk] != stage) continue;
+    for (int u = layout.boundaries[chunk]; u < layout.boundaries[chunk + 1]; ++u)
+      units.push_back(u);
+  }
+  if (units.empty() || !model.tie_embeddings) return units;
+  const int head = NumComputeUnits(model) - 1;
+  const bool holds_embedding = units.front() == 0;
+  const bool holds_head = units.back() == head;
+  if (holds_embedding) units.push_back(TiedEmbeddingEnd(model));
+  if (holds_head) units.push_back(TiedHeadEnd(model));
+  return units;
+}
+
+absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision,
+                              const PipelineOps& pipeline, bool only_first_replica) {
+  RETURN_IF_ERROR(CheckLayout(model, layout));
+  RETURN_IF_ERROR(CheckPipeline(layout, pipeline));
+  const int ranks = only_first_replica ? layout.stages : layout.num_ranks();
+  Plan plan;
+  plan.model = model;
+  plan.layout = layout;
+  plan.precision = precision;
+  plan.train = MakePrograms(model, layout, pipeline, ranks);
+  const PipelineOps forward{
+      pipeline.stage_of_chunk,
+      ForwardOnlySchedule(pipeline.stage_of_chunk, layout.stages, layout.num_micro_batches())};
+  plan.evaluate = MakePrograms(model, layout, forward, ranks);
+  return plan;
+}
+
 absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision) {
   RETURN_IF_ERROR(CheckLayout(model, layout));
   const Schedule* schedule = FindSchedule(layout.schedule);
@@ -82,14 +115,9 @@ absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Prec
     return absl::InvalidArgumentError(absl::StrCat(
         "schedule \"", layout.schedule, "\" is not built in; use one of ", ScheduleNames()));
   }
-  const int micro_batches = layout.num_micro_batches();
-  Plan plan;
-  plan.model = model;
-  plan.layout = layout;
-  plan.precision = precision;
-  plan.train = MakePrograms(model, layout, schedule->generate(layout.stages, micro_batches));
-  plan.evaluate = MakePrograms(model, layout, ForwardOnlySchedule(layout.stages, micro_batches));
-  return plan;
+  return Generate(
+      model, layout, precision,
+      schedule->generate({layout.stages, layout.chunks_per_stage, layout.num_micro_batches()}));
 }
 
 }  // namespace esteira

@@ -10,12 +10,17 @@
 
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
+#include "coordinator/planner/schedules/schedules.h"
 
 namespace esteira {
 
-// Compute instructions on chunks, by the layout's schedule; held units and micro-batches of every
-// rank. InvalidArgument when the schedule is not known or the layout's numbers do not fit each
-// other.
+// Compute instructions on chunks as `pipeline` has them; held units and micro-batches of every
+// rank. InvalidArgument when the layout's numbers, or the pipeline's, do not fit each other.
+// `only_first_replica`: programs of the first replica alone, which stand for all of them in a
+// simulation; such a plan cannot be carried out.
+absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision,
+                              const PipelineOps& pipeline, bool only_first_replica = false);
+// By the name of the layout's schedule.
 absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision);
 
 absl::StatusOr<Plan> Expand(Plan plan);  // chunks -> units; recomputation
@@ -35,8 +40,12 @@ const std::vector<Pass>& Passes();
 // The passes up to `phase`. An error that Validate finds after a pass names the pass.
 absl::StatusOr<Plan> Lower(Plan generated, Phase phase = kLowered);
 
-// Whether gradient windows are buffers of their own: sums are sharded, or a step has more than one
-// window.
-bool HasWindowSlots(const Layout& layout);
+// The units of a stage, ascending, ends of a tied table included.
+std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout,
+                           const PipelineOps& pipeline, int stage);
+
+// Whether a stage's gradient windows are buffers of their own: sums are sharded, or a step has more
+// than one window.
+bool HasWindowSlots(const Layout& layout, int stage);
 
 }  // namespace esteira

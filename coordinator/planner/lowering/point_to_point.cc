@@ -1,8 +1,13 @@
-// The sends of a replica in one global order, and each receive in the same order. Whatever the
-// schedule, sender and receiver then agree on every queue, so FIFO queues with rendezvous cannot
-// block each other.
+// Where sends and receives stand. All exchanges of a replica get one global order, that of the time
+// at which their operands are made when every pass of a chunk takes equally long. In a program,
+// sends and receives stand among the compute instructions by these times.
+//
+// This order is a proof: an exchange is later than what makes its operand and earlier than what
+// uses it, and each queue has its exchanges in the global order. So the earliest thing that has not
+// happened yet never waits for a later one, whatever the schedule and wherever its chunks are,
+// with rendezvous and FIFO queues; and a slot that is given back in a program's order is given back
+// in the global order, so that slots cannot make a circle either.
 #include <algorithm>
-#include <array>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -14,112 +19,129 @@
 namespace esteira {
 namespace {
 
-using Key = std::tuple<Op, int, int>;  // op, unit, micro-batch
+// Time of an exchange, where a pass of a chunk takes 1.
+constexpr double kExchange = 0.05;
 
-Key KeyOf(const Instruction& instruction) {
-  return {instruction.op, instruction.unit, instruction.micro_batch};
-}
-
-// The receive that `instruction` cannot start without, if its operand comes from another rank.
-Key NeededBy(const Instruction& instruction) {
-  const Op receive = instruction.op == Op::kForward ? Op::kRecvAct : Op::kRecvGrad;
-  return {receive, instruction.unit, instruction.micro_batch};
-}
+// What a compute instruction makes: an activation (forward) or a gradient, of (unit, micro-batch).
+using Value = std::tuple<bool, int, int>;
 
 bool ReadsNeighbour(Op op) {
   return op == Op::kForward || op == Op::kBackward || op == Op::kBackwardInput;
 }
+Value MadeBy(const Instruction& i) { return {i.op == Op::kForward, i.unit, i.micro_batch}; }
+Value NeededBy(const Instruction& i) {
+  const bool forward = i.op == Op::kForward;
+  return {forward, forward ? i.unit - 1 : i.unit + 1, i.micro_batch};
+}
 
-// The receives of every rank of one replica, in the global order: the ranks take turns, an
-// instruction a turn, and an instruction waits until its operand was sent.
-class GlobalOrder {
+// Runs the compute instructions of one replica, each rank in its order.
+class Clock {
  public:
-  explicit GlobalOrder(std::vector<Program*> programs)
-      : programs_(std::move(programs)), next_(programs_.size(), 0) {
-    for (size_t i = 0; i < programs_.size(); ++i) {
-      index_of_rank_[programs_[i]->rank] = i;
-      for (const Instruction& instruction : programs_[i]->instructions) {
-        if (!IsSend(instruction.op)) continue;
-        const Instruction receive = ReceiveOf(instruction, programs_[i]->rank);
-        pending_[{instruction.peer, KeyOf(receive)}] = true;
+  Clock(const Plan& plan, const std::vector<Program*>& programs,
+        const std::vector<int>& rank_of_unit)
+      : programs_(programs), rank_of_unit_(rank_of_unit) {
+    for (size_t chunk = 0; chunk + 1 < plan.layout.boundaries.size(); ++chunk) {
+      const int units = plan.layout.boundaries[chunk + 1] - plan.layout.boundaries[chunk];
+      pass_of_unit_.insert(pass_of_unit_.end(), static_cast<size_t>(units), 1.0 / units);
+    }
+  }
+
+  // Starts by program and instruction; an error when the schedule waits for itself.
+  absl::StatusOr<std::vector<std::vector<double>>> Run() {
+    starts_.resize(programs_.size());
+    free_.assign(programs_.size(), 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t p = 0; p < programs_.size(); ++p) {
+        while (Advance(p)) moved = true;
       }
     }
-  }
-
-  // Receives by position in `programs`; an error when the schedule waits for itself.
-  absl::StatusOr<std::vector<std::vector<Instruction>>> Run() {
-    receives_.resize(programs_.size());
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (size_t i = 0; i < programs_.size(); ++i) moved = Advance(i) || moved;
+    for (size_t p = 0; p < programs_.size(); ++p) {
+      const Program& program = *programs_[p];
+      if (starts_[p].size() == program.instructions.size()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("order: rank ", program.rank, " waits for ever before ",
+                       ToText(program.instructions[starts_[p].size()])));
     }
-    for (size_t i = 0; i < programs_.size(); ++i) {
-      if (next_[i] == programs_[i]->instructions.size()) continue;
-      return absl::InvalidArgumentError(absl::StrCat("order: rank ", programs_[i]->rank,
-                                                     " waits for ever before ",
-                                                     ToText(programs_[i]->instructions[next_[i]])));
-    }
-    return std::move(receives_);
+    return std::move(starts_);
   }
+  double EndOf(const Value& value) const { return ends_.at(value); }
 
  private:
-  bool Advance(size_t i) {
-    const Program& program = *programs_[i];
-    if (next_[i] == program.instructions.size()) return false;
-    const Instruction& instruction = program.instructions[next_[i]];
+  bool Advance(size_t p) {
+    const Program& program = *programs_[p];
+    if (starts_[p].size() == program.instructions.size()) return false;
+    const Instruction& instruction = program.instructions[starts_[p].size()];
+    double start = free_[p];
     if (ReadsNeighbour(instruction.op)) {
-      const auto needed = pending_.find({program.rank, NeededBy(instruction)});
-      if (needed != pending_.end() && needed->second) return false;
+      const Value needed = NeededBy(instruction);
+      const int unit = std::get<1>(needed);
+      const bool exists = unit >= 0 && unit < static_cast<int>(rank_of_unit_.size());
+      if (exists && rank_of_unit_[static_cast<size_t>(unit)] != program.rank) {
+        const auto end = ends_.find(needed);
+        if (end == ends_.end()) return false;
+        start = std::max(start, end->second + kExchange);
+      }
     }
-    if (IsSend(instruction.op)) {
-      const Instruction receive = ReceiveOf(instruction, program.rank);
-      pending_[{instruction.peer, KeyOf(receive)}] = false;
-      receives_[index_of_rank_.at(instruction.peer)].push_back(receive);
-    }
-    ++next_[i];
+    const double passes = instruction.op == Op::kBackward ? 2 : 1;
+    free_[p] = start + passes * pass_of_unit_[static_cast<size_t>(instruction.unit)];
+    starts_[p].push_back(start);
+    if (ReadsNeighbour(instruction.op)) ends_[MadeBy(instruction)] = free_[p];
     return true;
   }
 
-  std::vector<Program*> programs_;
-  std::vector<size_t> next_;
-  std::map<int, size_t> index_of_rank_;
-  std::map<std::pair<int, Key>, bool>
-      pending_;  // by receiving rank: whether it is still to be sent
-  std::vector<std::vector<Instruction>> receives_;
+  const std::vector<Program*>& programs_;
+  const std::vector<int>& rank_of_unit_;
+  std::vector<double> pass_of_unit_;
+  std::vector<double> free_;
+  std::vector<std::vector<double>> starts_;
+  std::map<Value, double> ends_;
 };
 
-void InsertSends(Program& program, const std::vector<int>& rank_of_unit) {
-  std::vector<Instruction> instructions;
-  for (const Instruction& instruction : program.instructions) {
-    instructions.push_back(instruction);
-    const std::optional<Instruction> send = SendAfter(rank_of_unit, program.rank, instruction);
-    if (send.has_value()) instructions.push_back(*send);
+// An exchange as one of its two ranks sees it. Ordered by time; among equals by what is moved.
+struct Exchange {
+  double time;
+  Value value;
+  Instruction instruction;
+  bool operator<(const Exchange& other) const {
+    return std::tie(time, value) < std::tie(other.time, other.value);
   }
-  program.instructions = std::move(instructions);
+};
+
+// By program: its sends, and the receives of others' sends, in the global order.
+std::vector<std::vector<Exchange>> Exchanges(const std::vector<Program*>& programs,
+                                             const std::vector<int>& rank_of_unit,
+                                             const Clock& clock) {
+  std::map<int, size_t> index_of_rank;
+  for (size_t p = 0; p < programs.size(); ++p) index_of_rank[programs[p]->rank] = p;
+  std::vector<std::vector<Exchange>> exchanges(programs.size());
+  for (size_t p = 0; p < programs.size(); ++p) {
+    for (const Instruction& instruction : programs[p]->instructions) {
+      const auto send = SendAfter(rank_of_unit, programs[p]->rank, instruction);
+      if (!send.has_value()) continue;
+      const Value value = MadeBy(instruction);
+      const double time = clock.EndOf(value);
+      exchanges[p].push_back({time, value, *send});
+      exchanges[index_of_rank.at(send->peer)].push_back(
+          {time, value, ReceiveOf(*send, programs[p]->rank)});
+    }
+  }
+  for (std::vector<Exchange>& mine : exchanges) std::sort(mine.begin(), mine.end());
+  return exchanges;
 }
 
-// Each receive directly before its consumer, or before a consumer of a receive that comes later on
-// the same queue.
-void Place(Program& program, const std::vector<Instruction>& receives) {
-  std::map<Key, size_t> consumer;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
-    if (ReadsNeighbour(instruction.op)) consumer[NeededBy(instruction)] = i;
-  }
-  std::vector<std::vector<Instruction>> before(program.instructions.size());
-  std::array<size_t, kNumQueues> latest;
-  latest.fill(program.instructions.size());
-  for (auto receive = receives.rbegin(); receive != receives.rend(); ++receive) {
-    size_t& position = latest[static_cast<size_t>(QueueOf(receive->op))];
-    position = std::min(position, consumer.at(KeyOf(*receive)));
-    before[position].push_back(*receive);
-  }
+// An exchange stands before what starts at its time.
+void Place(Program& program, const std::vector<double>& starts,
+           const std::vector<Exchange>& exchanges) {
   std::vector<Instruction> instructions;
+  auto exchange = exchanges.begin();
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    instructions.insert(instructions.end(), before[i].rbegin(), before[i].rend());
+    for (; exchange != exchanges.end() && exchange->time <= starts[i]; ++exchange) {
+      instructions.push_back(exchange->instruction);
+    }
     instructions.push_back(program.instructions[i]);
   }
+  for (; exchange != exchanges.end(); ++exchange) instructions.push_back(exchange->instruction);
   program.instructions = std::move(instructions);
 }
 
@@ -131,13 +153,13 @@ absl::StatusOr<Plan> PointToPoint(Plan plan) {
       const std::vector<int> rank_of_unit = RanksOfUnits(plan, replica);
       std::vector<Program*> members;
       for (Program& program : *programs) {
-        if (program.replica != replica) continue;
-        InsertSends(program, rank_of_unit);
-        members.push_back(&program);
+        if (program.replica == replica) members.push_back(&program);
       }
-      auto receives = GlobalOrder(members).Run();
-      if (!receives.ok()) return receives.status();
-      for (size_t i = 0; i < members.size(); ++i) Place(*members[i], (*receives)[i]);
+      Clock clock(plan, members, rank_of_unit);
+      auto starts = clock.Run();
+      if (!starts.ok()) return starts.status();
+      const auto exchanges = Exchanges(members, rank_of_unit, clock);
+      for (size_t p = 0; p < members.size(); ++p) Place(*members[p], (*starts)[p], exchanges[p]);
     }
   }
   return plan;

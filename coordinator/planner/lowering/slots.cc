@@ -58,13 +58,13 @@ class Pool {
 // the unit that makes it (dx), `saved` by its unit.
 class SlotPass {
  public:
-  SlotPass(const Plan& plan, const std::vector<UnitSpec>& units, bool train)
+  SlotPass(const Plan& plan, const std::vector<UnitSpec>& units, int stage, bool train)
       : units_(units),
         train_(train),
-        window_slots_(HasWindowSlots(plan.layout)),
+        window_slots_(HasWindowSlots(plan.layout, stage)),
         gathers_slots_(!PlacementOf(plan.layout.zero).whole_parameters),
         head_(NumComputeUnits(plan.model) - 1),
-        recompute_(plan.layout.recompute == Recompute::kFull) {
+        recompute_(plan.layout.policy(stage).recompute) {
     for (int u = 0; u <= head_; ++u) {
       keeps_.push_back(SavedLayout(plan.model, units[static_cast<size_t>(u)],
                                    plan.layout.micro_batch_size, plan.layout.sequence_length,
@@ -76,9 +76,6 @@ class SlotPass {
   // The pools start with `slots`, and grow when those are not enough.
   void Run(Program& program, const std::array<SlotClass, kNumSlotKinds>& slots) {
     for (size_t kind = 0; kind < pools_.size(); ++kind) pools_[kind] = Pool(slots[kind].count);
-    for (const Instruction& instruction : program.instructions) {
-      if (instruction.op == Op::kBackwardWeight) split_ = true;
-    }
     for (Instruction& instruction : program.instructions) Number(instruction);
     for (size_t kind = 0; kind < pools_.size(); ++kind) {
       CHECK(pools_[kind].empty());
@@ -144,7 +141,7 @@ class SlotPass {
     if (b.unit < head_) b.dy = gradients.Find(At(b, 1));
     if (b.unit > 0 && makes_input) b.dx = gradients.Take(At(b));
     if (Keeps(b.unit)) b.saved = pool(SlotKind::kSaved).Find(At(b));
-    if (b.op == Op::kBackwardInput && split_) return;
+    if (b.op == Op::kBackwardInput) return;
     if (b.unit > 0) activations.Give(At(b));
     if (b.unit < head_) gradients.Give(At(b, 1));
     if (b.saved >= 0) pool(SlotKind::kSaved).Give(At(b));
@@ -164,7 +161,6 @@ class SlotPass {
   const bool gathers_slots_;
   const int head_;
   const bool recompute_;
-  bool split_ = false;
   std::vector<bool> keeps_;  // by unit: whether it saves anything
   std::array<Pool, kNumSlotKinds> pools_;
 };
@@ -204,8 +200,9 @@ absl::StatusOr<Plan> Slots(Plan plan) {
     for (Program& program : *programs) {
       // Once to count; then again, so that a slot is not taken twice while others were never used.
       Program counted = program;
-      SlotPass(plan, units, programs == &plan.train).Run(counted, {});
-      SlotPass(plan, units, programs == &plan.train).Run(program, counted.slots);
+      const bool train = programs == &plan.train;
+      SlotPass(plan, units, program.stage, train).Run(counted, {});
+      SlotPass(plan, units, program.stage, train).Run(program, counted.slots);
       SizeSlots(plan, units, program);
     }
   }

@@ -32,7 +32,11 @@ bool Holds(const Program& program, int unit) {
 class ZeroPass {
  public:
   ZeroPass(const Plan& plan, const std::vector<UnitSpec>& units, const Program& program)
-      : plan_(plan), units_(units), program_(program), placement_(PlacementOf(plan.layout.zero)) {
+      : plan_(plan),
+        units_(units),
+        program_(program),
+        placement_(PlacementOf(plan.layout.zero)),
+        policy_(plan.layout.policy(program.stage)) {
     before_.resize(program.instructions.size());
     after_.resize(program.instructions.size());
   }
@@ -79,7 +83,7 @@ class ZeroPass {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
       if (!AddsToGradients(instruction.op)) continue;
-      const int window = WindowOf(instruction.micro_batch, plan_.layout.reduce_every);
+      const int window = WindowOf(instruction.micro_batch, policy_.reduce_every);
       for (int used : unit(instruction.unit).uses) {
         if (unit(used).flat_elements == 0) continue;
         windows.try_emplace({used, window}, Interval{used, i, i}).first->second.last = i;
@@ -94,9 +98,9 @@ class ZeroPass {
     size_t position = 0;  // among the compute instructions, so that nothing else separates two uses
     for (const Instruction& instruction : program_.instructions) {
       if (!IsCompute(instruction.op)) continue;
-      const bool all = plan_.layout.gather_for == kAll;
+      const bool all = policy_.gather_for == kAll;
       const bool backward = !all && instruction.op != Op::kForward;
-      const int window = WindowOf(instruction.micro_batch, plan_.layout.gather_for);
+      const int window = WindowOf(instruction.micro_batch, policy_.gather_for);
       for (int used : unit(instruction.unit).uses) {
         if (unit(used).flat_elements == 0) continue;
         const int owner = ParametersUnit(units_, program_.units, used);
@@ -166,6 +170,7 @@ class ZeroPass {
   const std::vector<UnitSpec>& units_;
   const Program& program_;
   const Placement placement_;
+  const StagePolicy& policy_;
   std::vector<std::vector<Instruction>> before_, after_;
 };
 

@@ -89,7 +89,8 @@ class PassChecker {
     if (seen.backward != nullptr && (seen.input != nullptr || seen.weight != nullptr)) {
       return FaultAt(cell, absl::StrCat("micro-batch ", pass.second, " of chunk ", pass.first,
                                         " has both a full backward pass (B) and a split one (I, "
-                                        "W); keep B alone, or I and W"));
+                                        "W); keep B alone, or I and W (older PyTorch writes B "
+                                        "where it means I)"));
     }
     if (op != Op::kForward && seen.forward == nullptr) {
       return FaultAt(cell, absl::StrCat(name, " comes before its forward pass; move ",

@@ -3,14 +3,14 @@
 
 namespace esteira {
 
-StageOps GpipeSchedule(int stages, int micro_batches) {
-  StageOps ops(static_cast<size_t>(stages));
-  for (int stage = 0; stage < stages; ++stage) {
-    std::vector<ChunkOp>& mine = ops[static_cast<size_t>(stage)];
-    for (int j = 0; j < micro_batches; ++j) mine.push_back({Op::kForward, stage, j});
-    for (int j = 0; j < micro_batches; ++j) mine.push_back({Op::kBackward, stage, j});
+PipelineOps GpipeSchedule(const PipelineShape& shape) {
+  PipelineOps pipeline{RoundRobinPlacement(shape), StageOps(static_cast<size_t>(shape.stages))};
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    std::vector<ChunkOp>& mine = pipeline.ops[static_cast<size_t>(stage)];
+    for (int j = 0; j < shape.micro_batches; ++j) mine.push_back({Op::kForward, stage, j});
+    for (int j = 0; j < shape.micro_batches; ++j) mine.push_back({Op::kBackward, stage, j});
   }
-  return ops;
+  return pipeline;
 }
 
 }  // namespace esteira

@@ -7,21 +7,21 @@
 
 namespace esteira {
 
-StageOps OneForwardOneBackwardSchedule(int stages, int micro_batches) {
-  StageOps ops(static_cast<size_t>(stages));
-  for (int stage = 0; stage < stages; ++stage) {
-    std::vector<ChunkOp>& mine = ops[static_cast<size_t>(stage)];
-    const int ahead = std::min(micro_batches, stages - 1 - stage);
+PipelineOps OneForwardOneBackwardSchedule(const PipelineShape& shape) {
+  PipelineOps pipeline{RoundRobinPlacement(shape), StageOps(static_cast<size_t>(shape.stages))};
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    std::vector<ChunkOp>& mine = pipeline.ops[static_cast<size_t>(stage)];
+    const int ahead = std::min(shape.micro_batches, shape.stages - 1 - stage);
     for (int j = 0; j < ahead; ++j) mine.push_back({Op::kForward, stage, j});
-    for (int j = ahead; j < micro_batches; ++j) {
+    for (int j = ahead; j < shape.micro_batches; ++j) {
       mine.push_back({Op::kForward, stage, j});
       mine.push_back({Op::kBackward, stage, j - ahead});
     }
-    for (int j = micro_batches - ahead; j < micro_batches; ++j) {
+    for (int j = shape.micro_batches - ahead; j < shape.micro_batches; ++j) {
       mine.push_back({Op::kBackward, stage, j});
     }
   }
-  return ops;
+  return pipeline;
 }
 
 }  // namespace esteira

@@ -197,7 +197,7 @@ TEST(JobCodecTest, OverridesWinOverTheFile) {
   EXPECT_EQ(read.job.train[0].path, "x");
   EXPECT_EQ(read.job.name, "other");
   EXPECT_FALSE(read.job.layout.micro_batch_size.has_value());
-  EXPECT_FALSE(read.job.layout.schedule.has_value());
+  EXPECT_EQ(read.job.layout.schedule, "auto");
 }
 
 TEST(JobCodecTest, AnOverrideMendsTheFile) {
@@ -414,12 +414,17 @@ TEST(JobCodecTest, Parallelism) {
   ExpectFault({"parallelism.replicas=0"}, "parallelism.replicas", "is 0");
   ExpectFault({"parallelism.replicas=9223372036854775807"}, "parallelism.replicas", "from 1 to");
   ExpectFault({"parallelism.zero=4"}, "parallelism.zero", "from 0 to 3");
-  ExpectFault({"parallelism.chunks_per_stage=2"}, "parallelism.chunks_per_stage",
-              "not built in; use 1");
-  for (const char* schedule :
-       {"interleaved", "zb_h1", "zb_h2", "zb_v", "v_half", "dualpipe_v", "csv:/a/b.csv"}) {
-    ExpectFault({absl::StrCat("parallelism.pipeline_schedule=", schedule)},
-                "parallelism.pipeline_schedule", "is not built in; use gpipe or 1f1b");
+  ExpectFault({"parallelism.chunks_per_stage=0"}, "parallelism.chunks_per_stage", "is 0");
+  ExpectFault({"parallelism.pipeline_schedule=csv:/a/b.csv"}, "parallelism.pipeline_schedule",
+              "names a file whose text is not in");
+  ExpectFault({"parallelism.pipeline_schedule_csv=0F0"}, "parallelism.pipeline_schedule_csv",
+              "pipeline_schedule is not csv:PATH");
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "zb_v", "v_half",
+                               "v_min", "dualpipe_v", "auto"}) {
+    const Read read =
+        ReadJob(kSmallJob, {absl::StrCat("parallelism.pipeline_schedule=", schedule)});
+    EXPECT_TRUE(read.faults.empty()) << schedule;
+    EXPECT_EQ(read.job.layout.schedule, schedule);
   }
   ExpectFault({"parallelism.pipeline_schedule=2f2b"}, "parallelism.pipeline_schedule",
               "does not exist");

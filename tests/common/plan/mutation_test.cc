@@ -26,7 +26,7 @@ struct Case {
   bool tied;
   int reduce_every;
   int gather_for;
-  Recompute recompute;
+  bool recompute;
   int stages;
 };
 
@@ -35,10 +35,8 @@ Plan MakeGoodPlan(const Case& c) {
   Layout layout;
   layout.schedule = c.schedule;
   layout.zero = c.zero;
-  layout.reduce_every = c.reduce_every;
-  layout.gather_for = c.gather_for;
-  layout.recompute = c.recompute;
   layout.stages = c.stages;
+  layout.SetPolicies({c.reduce_every, c.gather_for, c.recompute});
   layout.replicas = 2;
   layout.boundaries = c.stages == 1 ? std::vector<int>{0, 4} : std::vector<int>{0, 2, 4};
   layout.global_batch_size = 5;
@@ -319,17 +317,16 @@ TEST(HandMadeMutationTest, NoDamagePasses) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, MutationTest,
-    testing::Values(Case{"gpipe_zero0", "gpipe", 0, false, kAll, 1, Recompute::kNone, 2},
-                    Case{"gpipe_zero1_windows", "gpipe", 1, false, 1, 1, Recompute::kNone, 2},
-                    Case{"gpipe_zero3_tied", "gpipe", 3, true, 2, 1, Recompute::kFull, 2},
-                    Case{"1f1b_zero0_tied_windows", "1f1b", 0, true, 2, 1, Recompute::kNone, 2},
-                    Case{"1f1b_zero1_tied", "1f1b", 1, true, kAll, 1, Recompute::kFull, 2},
-                    Case{"1f1b_zero2", "1f1b", 2, true, kAll, 1, Recompute::kNone, 2},
-                    Case{"1f1b_zero3", "1f1b", 3, false, 1, 1, Recompute::kNone, 2},
-                    Case{"1f1b_zero3_tied_gathered", "1f1b", 3, true, kAll, kAll, Recompute::kNone,
-                         2},
-                    Case{"one_stage_zero1_tied", "1f1b", 1, true, kAll, 1, Recompute::kNone, 1},
-                    Case{"one_stage_zero3_tied", "gpipe", 3, true, 1, 2, Recompute::kNone, 1}),
+    testing::Values(Case{"gpipe_zero0", "gpipe", 0, false, kAll, 1, false, 2},
+                    Case{"gpipe_zero1_windows", "gpipe", 1, false, 1, 1, false, 2},
+                    Case{"gpipe_zero3_tied", "gpipe", 3, true, 2, 1, true, 2},
+                    Case{"1f1b_zero0_tied_windows", "1f1b", 0, true, 2, 1, false, 2},
+                    Case{"1f1b_zero1_tied", "1f1b", 1, true, kAll, 1, true, 2},
+                    Case{"1f1b_zero2", "1f1b", 2, true, kAll, 1, false, 2},
+                    Case{"1f1b_zero3", "1f1b", 3, false, 1, 1, false, 2},
+                    Case{"1f1b_zero3_tied_gathered", "1f1b", 3, true, kAll, kAll, false, 2},
+                    Case{"one_stage_zero1_tied", "1f1b", 1, true, kAll, 1, false, 1},
+                    Case{"one_stage_zero3_tied", "gpipe", 3, true, 1, 2, false, 1}),
     [](const testing::TestParamInfo<Case>& tested) {
       return "case_" + std::string(tested.param.name);
     });

@@ -33,11 +33,10 @@ Plan MakeTestPlan() {
   job.layout.stages = 2;
   job.layout.replicas = 2;
   job.layout.zero = 3;
+  job.layout.schedule = "1f1b";
   job.layout.micro_batch_size = 2;
   job.layout.recompute = "full";
-  ClusterSpec cluster;
-  cluster.num_workers = 4;
-  absl::StatusOr<Plan> plan = MakePlan(job, cluster);
+  absl::StatusOr<Plan> plan = MakePlan(job, UniformCluster(4));
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }
@@ -58,8 +57,8 @@ TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
       [](v1::PlanProto& p) { p.mutable_model()->set_rope_theta(10000); },
       [](v1::PlanProto& p) { p.mutable_model()->set_vocab_size(17); },
       [](v1::PlanProto& p) { p.mutable_layout()->set_zero(2); },
-      [](v1::PlanProto& p) { p.mutable_layout()->set_boundaries(1, 1); },
-      [](v1::PlanProto& p) { p.mutable_layout()->set_recompute("none"); },
+      [](v1::PlanProto& p) { p.mutable_layout()->set_boundaries(1, p.layout().boundaries(1) + 1); },
+      [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(1)->set_recompute(false); },
       [](v1::PlanProto& p) { p.set_precision("fp32"); },
       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions()->SwapElements(0, 1); },
       [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_slot(3); },
@@ -101,8 +100,12 @@ TEST(PlanCodecTest, FieldsOutOfRangeAreNamed) {
       {"layout.micro_batch_size",
        [](v1::PlanProto& p) { p.mutable_layout()->set_micro_batch_size(0); }},
       {"layout.zero", [](v1::PlanProto& p) { p.mutable_layout()->set_zero(4); }},
-      {"layout.reduce_every", [](v1::PlanProto& p) { p.mutable_layout()->set_reduce_every(-1); }},
-      {"layout.recompute", [](v1::PlanProto& p) { p.mutable_layout()->set_recompute("some"); }},
+      {"layout.reduce_every",
+       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(0)->set_reduce_every(-1); }},
+      {"layout.gather_for",
+       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(1)->set_gather_for(-1); }},
+      {"layout.lookahead",
+       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(0)->set_lookahead(0); }},
       {"instruction.op",
        [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions(0)->set_op(kNumOps); }},
       {"instruction.op",

@@ -18,12 +18,14 @@ constexpr char kOneStage[] =
     "model architecture=gpt2 num_layers=1 hidden_size=8 num_heads=2 num_kv_heads=2 "
     "intermediate_size=16 vocab_size=32 "
     "max_sequence_length=4 tie_embeddings=0 norm_epsilon=1e-05 rope_theta=10000\n"
-    "layout stages=1 chunks_per_stage=1 replicas=1 zero=0 reduce_every=0 gather_for=1 "
-    "recompute=none "
-    "global_batch_size=1 micro_batch_size=1 sequence_length=4 boundaries=0,3\n"
+    "layout stages=1 chunks_per_stage=1 replicas=1 zero=0 "
+    "global_batch_size=1 micro_batch_size=1 sequence_length=4 boundaries=0,3 policies=0/1/none/1 "
+    "workers=0\n"
     "schedule name=1f1b\n"
     "precision name=bf16\n"
-    "prediction step_seconds=0.1 bubble_ratio=0\n"
+    "prediction step_seconds=0.1 bubble_ratio=0 exposed_communication_ratio=0.25\n"
+    "op_seconds F=0.5 B=0 I=0 W=0 R=0 SEND_ACT=0 RECV_ACT=0 SEND_GRAD=0 RECV_GRAD=0 GATHER=0 "
+    "RELEASE=0 CLEAR=0 REDUCE=0 TIE_GRAD=0 NORM=0 STEP=0 TIE_PARAM=0\n"
     "memory parameters=1 gradients=2 optimizer=3 slots=4 workspace=5\n"
     "train\n"
     "rank 0 stage 0 replica 0\n"
@@ -54,6 +56,8 @@ TEST(PlanTextTest, RoundTrip) {
   for (Plan plan : {TwoStagePlan(), OneRankPlan(), VShapePlan(), Plan()}) {
     plan.prediction.step_seconds = 1.0 / 3;
     plan.prediction.bubble_ratio = 5e-324;
+    plan.prediction.op_seconds[3] = 0.1;
+    plan.layout.policies.back() = {3, kAll, true, 2};
     plan.prediction.memory = {{1, 2, 3, 4, int64_t{1} << 62}, {}};
     plan.layout.schedule = "csv:/a folder/with \"quotes\" and\nlines \xff";
     plan.model.architecture = Architecture::kLlama;
@@ -92,22 +96,25 @@ TEST(PlanTextTest, ErrorsNameTheLine) {
       {" zero=0", "", "line 3: expected \"layout\" with stages=, "},
       {"zero=0", "zero=99999999999", "line 3: \"99999999999\" is not a number in its range"},
       {"boundaries=0,3", "boundaries=0,,3", "line 3: \"\" is not a number"},
-      {"recompute=none", "recompute=some", "line 3: recompute is neither none nor full"},
+      {"0/1/none/1", "0/1/some/1", "line 3: a policy is not "},
+      {"0/1/none/1", "0/1/none", "line 3: a policy is not "},
+      {"0/1/none/1", "0/x/none/1", "line 3: \"x\" is not a number"},
+      {"F=0.5 B=0", "F=0.5", "line 7: expected \"op_seconds\" with F=, "},
       {"schedule name", "schedule", "line 4: expected \"schedule name=\""},
       {"name=1f1b", "name=\\q", "line 4: "},
       {"bf16", "fp64", "line 5: "},
-      {"gradients=2 ", "", "line 7: expected \"memory\" with parameters=, "},
-      {"train\n", "", "line 8: expected \"train\""},
+      {"gradients=2 ", "", "line 8: expected \"memory\" with parameters=, "},
+      {"train\n", "", "line 9: expected \"train\""},
       {"rank 0 stage 0 replica 0", "rank 0 replica 0",
-       "line 9: expected \"rank R stage S replica Q\""},
-      {"units 0,1,2", "unit 0", "line 10: expected \"units \""},
-      {"0+1", "0-1", "line 11: \"0-1\" has no \"+\""},
-      {"slots activation=2*64", "slots activation=2x64", "line 12: \"2x64\" has no \"*\""},
-      {"1F0 x0 y1 s0", "1F0 x0 y1 q0", "line 14: instruction \"1F0 x0 y1 q0\": expected slots"},
-      {"2STEP\n", "2STEP\n\n", "line 29: instruction \"\": no such op"},
+       "line 10: expected \"rank R stage S replica Q\""},
+      {"units 0,1,2", "unit 0", "line 11: expected \"units \""},
+      {"0+1", "0-1", "line 12: \"0-1\" has no \"+\""},
+      {"slots activation=2*64", "slots activation=2x64", "line 13: \"2x64\" has no \"*\""},
+      {"1F0 x0 y1 s0", "1F0 x0 y1 q0", "line 15: instruction \"1F0 x0 y1 q0\": expected slots"},
+      {"2STEP\n", "2STEP\n\n", "line 30: instruction \"\": no such op"},
       {"2F0 x1 s0\nNORM\n", "2F0 x1 s0\nNORM", "the last line is cut off"},
       {"evaluate\n", "evaluate\ntrain\n",
-       "line 30: expected \"rank R stage S replica Q\" or the end"},
+       "line 31: expected \"rank R stage S replica Q\" or the end"},
   };
   for (const auto& [from, to, what] : damages) {
     std::string text = kOneStage;

@@ -115,6 +115,7 @@ Plan MakeHandMadePlan(const ModelSpec& model, const Layout& layout,
 Plan TwoStagePlan() {
   Layout layout;
   layout.stages = 2;
+  layout.SetPolicies({});
   layout.replicas = 2;
   layout.zero = 1;
   layout.boundaries = {0, 2, 3};
@@ -168,8 +169,7 @@ Plan TwoStagePlan() {
 Plan OneRankPlan() {
   Layout layout;
   layout.zero = 3;
-  layout.reduce_every = 1;
-  layout.recompute = Recompute::kFull;
+  layout.SetPolicies({.reduce_every = 1, .recompute = true});
   layout.boundaries = {0, 3};
   layout.global_batch_size = 2;
   layout.micro_batch_size = 1;
@@ -206,6 +206,7 @@ Plan OneRankPlan() {
 Plan VShapePlan() {
   Layout layout;
   layout.stages = 2;
+  layout.SetPolicies({});
   layout.chunks_per_stage = 2;
   layout.replicas = 2;
   layout.zero = 2;

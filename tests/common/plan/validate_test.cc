@@ -82,7 +82,7 @@ TEST(ValidateTest, AcceptsGoodPlansInEveryPhase) {
 // recomputation apart.
 TEST(ValidateTest, AcceptsChunks) {
   Plan plan = OnlyCompute(OneRankPlan());
-  plan.layout.recompute = Recompute::kNone;
+  plan.layout.policies[0].recompute = false;
   plan.layout.boundaries = {0, 1, 2, 3};
   plan.layout.chunks_per_stage = 3;
   for (const char* text : {"1R0", "1R1"}) Remove(plan, 0, text);
@@ -114,7 +114,17 @@ TEST(ValidateTest, Structure) {
       {[](Plan& p) { p.model.num_heads = 3; }, "the heads to divide"},
       {[](Plan& p) { p.layout.stages = 0; }, "stages, chunks and replicas from 1"},
       {[](Plan& p) { p.layout.zero = 4; }, "zero from 0 to 3, found 4"},
-      {[](Plan& p) { p.layout.reduce_every = -1; }, "reduce_every"},
+      {[](Plan& p) { p.layout.policies[1].reduce_every = -1; }, "reduce_every"},
+      {[](Plan& p) { p.layout.policies[0].lookahead = 0; }, "lookahead"},
+      {[](Plan& p) { p.layout.policies.pop_back(); }, "a policy for each of 2 stages, found 1"},
+      {[](Plan& p) {
+         p.worker_of_rank = {0, 1, 2, 2};
+       },
+       "one worker for each of 4 ranks, each once, found 0,1,2,2"},
+      {[](Plan& p) {
+         p.worker_of_rank = {0, 1};
+       },
+       "one worker for each of 4 ranks"},
       {[](Plan& p) { p.layout.micro_batch_size = 0; }, "batch sizes"},
       {[](Plan& p) {
          p.layout.boundaries = {0, 3, 3};
@@ -176,7 +186,7 @@ TEST(ValidateTest, Coverage) {
       {[](Plan& p) { p.train[0].instructions.push_back(p.train[0].instructions[0]); },
        "(0F0): expected it only once"},
       {[](Plan& p) { Remove(p, 0, "1R0"); }, "one R of unit 1, micro-batch 0"},
-      {[](Plan& p) { p.layout.recompute = Recompute::kNone; }, "no R of unit 1"},
+      {[](Plan& p) { p.layout.policies[0].recompute = false; }, "no R of unit 1"},
       {[](Plan& p) { MoveBefore(p, 0, "1R0", "0F0"); }, "(1R0): expected it after 1F0"},
       {[](Plan& p) { MoveBefore(p, 0, "1I0", "1R0"); }, "(1I0): expected it after 1R0"},
       {[](Plan& p) { MoveBefore(p, 0, "2W0", "2I0"); }, "(2W0): expected it after 2I0"},
@@ -327,7 +337,7 @@ TEST(ValidateTest, ReductionOfWindowsAndTies) {
   const std::pair<std::function<void(Plan&)>, const char*> faults[] = {
       {[](Plan& p) { Remove(p, 0, "1CLEAR"); }, "CLEAR of unit 1 before gradients are added"},
       {[](Plan& p) { Remove(p, 0, "1REDUCE"); }, "REDUCE of the window before the next CLEAR"},
-      {[](Plan& p) { p.layout.reduce_every = kAll; },
+      {[](Plan& p) { p.layout.policies[0].reduce_every = kAll; },
        "it after 1 more backward passes of its window"},
       {[](Plan& p) { Remove(p, 0, "4TIE_GRAD"); }, "it after TIE_GRAD of unit 3"},
       {[](Plan& p) { MoveBefore(p, 0, "NORM", "4TIE_GRAD"); },

@@ -32,12 +32,13 @@ class FakeJobPlanner : public JobPlanner {
   }
   absl::StatusOr<PlannedJob> Plan(const std::string& spec_bytes,
                                   const ClusterSpec& cluster) override {
-    if (spec_bytes.rfind("trap", 0) == 0 && cluster.num_workers > 1)
+    if (spec_bytes.rfind("trap", 0) == 0 && cluster.num_workers() > 1)
       return absl::InvalidArgumentError("no layout");
-    if (cluster.num_workers < Ranks(spec_bytes))
+    if (cluster.num_workers() < Ranks(spec_bytes))
       return absl::ResourceExhaustedError("memory: it does not fit");
     PlannedJob planned;
     planned.summary.layout.stages = Ranks(spec_bytes);
+    for (int rank = 0; rank < Ranks(spec_bytes); ++rank) planned.worker_of_rank.push_back(rank);
     planned.summary.digest = "digest";
     planned.plan_bytes = "plan";
     planned.flops_per_token = 10;

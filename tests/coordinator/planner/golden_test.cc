@@ -23,9 +23,9 @@ struct Golden {
   int reduce_every;
   int gather_for;
   bool tied;
-  Recompute recompute;
-
-  std::string schedule() const { return name.substr(0, name.find('_')); }
+  bool recompute;
+  const char* schedule;
+  int chunks = 1;
 };
 
 class GoldenTest : public ::testing::TestWithParam<Golden> {};
@@ -33,11 +33,10 @@ class GoldenTest : public ::testing::TestWithParam<Golden> {};
 TEST_P(GoldenTest, PlanIsAsWritten) {
   const Golden& golden = GetParam();
   const ModelSpec model = ToyModel(golden.layers, golden.tied);
-  Layout layout = ToyLayout(model, golden.stages, golden.replicas, golden.micro_batches,
-                            golden.schedule(), golden.zero);
-  layout.reduce_every = golden.reduce_every;
-  layout.gather_for = golden.gather_for;
-  layout.recompute = golden.recompute;
+  const Layout layout = ToyLayout(
+      model, golden.stages, golden.replicas, golden.micro_batches, golden.schedule, golden.zero,
+      {golden.reduce_every, golden.gather_for, golden.recompute},
+      FindSchedule(golden.schedule)->min_chunks_per_stage == 2 || golden.chunks == 2 ? 2 : 1);
   absl::StatusOr<Plan> plan = Generate(model, layout, Precision::kFp32);
   ASSERT_TRUE(plan.ok()) << plan.status();
   plan = Lower(*std::move(plan));
@@ -59,15 +58,22 @@ TEST_P(GoldenTest, PlanIsAsWritten) {
 INSTANTIATE_TEST_SUITE_P(
     Plans, GoldenTest,
     ::testing::Values(
-        Golden{"gpipe_4x4", 3, 4, 1, 4, 0, kAll, 1, false, Recompute::kNone},
-        Golden{"1f1b_4x4", 3, 4, 1, 4, 0, kAll, 1, false, Recompute::kNone},
-        Golden{"1f1b_4x1", 5, 4, 1, 1, 0, kAll, 1, true, Recompute::kNone},
-        Golden{"1f1b_1x2_tied", 1, 1, 1, 2, 0, kAll, 1, true, Recompute::kNone},
-        Golden{"1f1b_2x3_recompute", 2, 2, 1, 3, 0, kAll, 1, false, Recompute::kFull},
-        Golden{"1f1b_2x3_zero1", 1, 2, 2, 3, 1, kAll, 1, true, Recompute::kNone},
-        Golden{"gpipe_2x4_zero2_k2", 1, 2, 2, 4, 2, 2, 1, false, Recompute::kNone},
-        Golden{"1f1b_2x3_zero3_k1_g1_tied", 2, 2, 2, 3, 3, 1, 1, true, Recompute::kNone},
-        Golden{"gpipe_2x4_zero3_g2", 1, 2, 2, 4, 3, kAll, 2, false, Recompute::kNone}),
+        Golden{"gpipe_4x4", 3, 4, 1, 4, 0, kAll, 1, false, false, "gpipe"},
+        Golden{"1f1b_4x4", 3, 4, 1, 4, 0, kAll, 1, false, false, "1f1b"},
+        Golden{"1f1b_4x1", 5, 4, 1, 1, 0, kAll, 1, true, false, "1f1b"},
+        Golden{"1f1b_1x2_tied", 1, 1, 1, 2, 0, kAll, 1, true, false, "1f1b"},
+        Golden{"1f1b_2x3_recompute", 2, 2, 1, 3, 0, kAll, 1, false, true, "1f1b"},
+        Golden{"1f1b_2x3_zero1", 1, 2, 2, 3, 1, kAll, 1, true, false, "1f1b"},
+        Golden{"gpipe_2x4_zero2_k2", 1, 2, 2, 4, 2, 2, 1, false, false, "gpipe"},
+        Golden{"1f1b_2x3_zero3_k1_g1_tied", 2, 2, 2, 3, 3, 1, 1, true, false, "1f1b"},
+        Golden{"gpipe_2x4_zero3_g2", 1, 2, 2, 4, 3, kAll, 2, false, false, "gpipe"},
+        Golden{"interleaved_2x4", 6, 2, 1, 4, 0, kAll, 1, false, false, "interleaved", 2},
+        Golden{"zb_h1_3x4", 3, 3, 1, 4, 0, kAll, 1, false, false, "zb_h1"},
+        Golden{"zb_h2_3x4", 3, 3, 1, 4, 0, kAll, 1, false, false, "zb_h2"},
+        Golden{"zb_v_2x4_tied", 4, 2, 1, 4, 0, kAll, 1, true, false, "zb_v"},
+        Golden{"v_half_3x4", 5, 3, 1, 4, 0, kAll, 1, false, false, "v_half"},
+        Golden{"v_min_3x4", 5, 3, 1, 4, 0, kAll, 1, false, false, "v_min"},
+        Golden{"dualpipe_v_2x4_zero3", 4, 2, 2, 4, 3, 2, 2, true, false, "dualpipe_v"}),
     [](const ::testing::TestParamInfo<Golden>& golden) { return "p" + golden.param.name; });
 
 }  // namespace

@@ -47,14 +47,19 @@ struct Point {
 };
 
 Layout LayoutOf(const Point& point, const ModelSpec& model, uint64_t random) {
-  Layout layout = ToyLayout(model, point.stages, point.replicas, point.micro_batches,
-                            point.schedule == 0 ? "gpipe" : "1f1b", point.zero);
+  const Schedule& schedule = TrainingSchedules()[static_cast<size_t>(point.schedule)];
+  const int chunks = std::string(schedule.name) == "interleaved" ? 1 + static_cast<int>(random % 3)
+                                                                 : schedule.min_chunks_per_stage;
+  Layout layout =
+      ToyLayout(model, point.stages, point.replicas, point.micro_batches, schedule.name, point.zero,
+                {point.reduce_every, point.gather_for, point.recompute == 1,
+                 1 + static_cast<int>(random / 3 % 3)},
+                chunks);
+  // The stages need not have the same windows.
+  if (random % 4 == 0) layout.policies.back() = {1, kAll, point.recompute == 0, 1};
   // As few as one micro-batch more than fits into one less each; the last one is short.
   const int missing = static_cast<int>(random % static_cast<uint64_t>(point.replicas));
   layout.global_batch_size -= int64_t{2} * missing + 1;
-  layout.reduce_every = point.reduce_every;
-  layout.gather_for = point.gather_for;
-  layout.recompute = point.recompute == 1 ? Recompute::kFull : Recompute::kNone;
   return layout;
 }
 
@@ -68,19 +73,21 @@ TEST(LoweringTest, GridIsValidAndRuns) {
     random = Mix64(random);
     return static_cast<int>(random % below);
   };
+  const int schedules = static_cast<int>(TrainingSchedules().size());
   for (int i = 0; i < 8 * 16 * 4 * (short_grid ? 1 : 3 * 3); ++i) {
     const int zero = short_grid ? draw(4) : i / 128 % 4;
     const int k = short_grid ? draw(3) : i / 512 % 3;
     const int g = short_grid ? draw(3) : i / 1536;
-    const Point point{1 + i % 8,   1 + i / 8 % 16, zero,    k,      g,
-                      1 + draw(3), draw(2),        draw(2), draw(2)};
-    const ModelSpec model =
-        ToyModel(6, point.tied == 1, draw(2) == 0 ? Architecture::kGpt2 : Architecture::kLlama);
+    const Point point{1 + i % 8,   1 + i / 8 % 16,  zero,    k,      g,
+                      1 + draw(3), draw(schedules), draw(2), draw(2)};
+    // Enough units for three chunks a stage, and some more on some of them.
+    const ModelSpec model = ToyModel(std::max(1, 3 * point.stages - 2 + draw(3)), point.tied == 1,
+                                     draw(2) == 0 ? Architecture::kGpt2 : Architecture::kLlama);
     const Layout layout = LayoutOf(point, model, random);
     ASSERT_EQ(layout.num_micro_batches(), point.micro_batches);
     const absl::StatusOr<Plan> plan = MakeLowered(model, layout);
     ASSERT_TRUE(plan.ok()) << plan.status() << " at " << ::testing::PrintToString(point.values());
-    const CostModel costs(model, layout, plan->precision, ClusterSpec{});
+    const CostModel costs(model, layout, plan->precision, UniformCluster(layout.num_ranks()));
     const absl::StatusOr<Simulation> simulation =
         Simulate(*plan, [&](const Program& program, const Instruction& instruction) {
           return costs.Seconds(program, instruction);
@@ -95,7 +102,7 @@ TEST(LoweringTest, GridIsValidAndRuns) {
         pairs.insert({a, b, values[static_cast<size_t>(a)], values[static_cast<size_t>(b)]});
     }
   }
-  const std::array<size_t, 9> sizes = {8, 16, 4, 3, 3, 3, 2, 2, 2};
+  const std::array<size_t, 9> sizes = {8, 16, 4, 3, 3, 3, static_cast<size_t>(schedules), 2, 2};
   size_t expected = 0;
   for (size_t a = 0; a < 9; ++a) {
     for (size_t b = 0; b < a; ++b) expected += sizes[a] * sizes[b];
@@ -216,8 +223,7 @@ TEST(LoweringTest, WindowsOfGradients) {
   for (int zero : {0, 1, 2, 3}) {
     for (const auto& [every, windows] :
          {std::pair{1, 5}, {2, 3}, {4, 2}, {5, 1}, {9, 1}, {kAll, 1}}) {
-      Layout layout = ToyLayout(model, 1, 2, 5, "gpipe", zero);
-      layout.reduce_every = every;
+      const Layout layout = ToyLayout(model, 1, 2, 5, "gpipe", zero, {.reduce_every = every});
       const auto plan = MakeLowered(model, layout);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(CountOps(plan->train[0], Op::kReduce), 3 * windows);
@@ -234,8 +240,7 @@ TEST(LoweringTest, WindowsOfParameters) {
   // window joins them.
   for (const auto& [gather_for, head, block] :
        {std::tuple{1, 7, 8}, {2, 3, 4}, {3, 3, 4}, {4, 1, 2}, {kAll, 1, 1}}) {
-    Layout layout = ToyLayout(model, 1, 2, 4, "gpipe", 3);
-    layout.gather_for = gather_for;
+    const Layout layout = ToyLayout(model, 1, 2, 4, "gpipe", 3, {.gather_for = gather_for});
     const auto plan = MakeLowered(model, layout);
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::array<int, 4> gathers{};
@@ -250,8 +255,7 @@ TEST(LoweringTest, WindowsOfParameters) {
 
 TEST(LoweringTest, GathersRunAheadIntoASecondBuffer) {
   const ModelSpec model = ToyModel(6, false);
-  Layout layout = ToyLayout(model, 2, 2, 4, "1f1b", 3);
-  layout.reduce_every = 1;
+  const Layout layout = ToyLayout(model, 2, 2, 4, "1f1b", 3, {.reduce_every = 1});
   const auto plan = MakeLowered(model, layout);
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (const Program& program : plan->train) {
@@ -262,8 +266,7 @@ TEST(LoweringTest, GathersRunAheadIntoASecondBuffer) {
 
 TEST(LoweringTest, RecomputationRebuildsBlocksOnly) {
   const ModelSpec model = ToyModel(4, false);
-  Layout layout = ToyLayout(model, 2, 1, 4, "gpipe");
-  layout.recompute = Recompute::kFull;
+  const Layout layout = ToyLayout(model, 2, 1, 4, "gpipe", 0, {.recompute = true});
   const auto plan = MakeLowered(model, layout);
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (const Program& program : plan->train) {
@@ -327,7 +330,7 @@ TEST(LoweringTest, RefusesBrokenLayouts) {
   const ModelSpec model = ToyModel(2, false);
   const Layout good = ToyLayout(model, 2, 1, 2, "1f1b");
   Layout layout = good;
-  layout.schedule = "zb_h1";
+  layout.schedule = "zb_h9";
   EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
   layout = good;
   layout.boundaries = {0, 3, 3};
@@ -336,6 +339,9 @@ TEST(LoweringTest, RefusesBrokenLayouts) {
   EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
   layout = good;
   layout.micro_batch_size = 0;
+  EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
+  layout = good;
+  layout.policies.pop_back();
   EXPECT_FALSE(Generate(model, layout, Precision::kFp32).ok());
   layout = good;
   layout.chunks_per_stage = 2;

@@ -1,5 +1,6 @@
 #include "coordinator/planner/planner.h"
 
+#include <limits>
 #include <string>
 
 #include "common/plan/validate.h"
@@ -14,16 +15,18 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ClusterSpec Workers(int count, int64_t memory = 0) {
-  ClusterSpec cluster;
-  cluster.num_workers = count;
-  cluster.memory_bytes_per_worker = memory;
-  return cluster;
+  return UniformCluster(count, {.memory_bytes = memory});
 }
 
 std::string Refusal(const JobSpec& job, const ClusterSpec& cluster) {
   const absl::StatusOr<Plan> plan = MakePlan(job, cluster);
   EXPECT_FALSE(plan.ok());
   return std::string(plan.status().message());
+}
+
+absl::StatusOr<Layout> LayoutFor(const JobSpec& job, const ClusterSpec& cluster) {
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(job, cluster));
+  return std::move(plan.layout);
 }
 
 int64_t PeakBytes(const Plan& plan) {
@@ -50,10 +53,12 @@ TEST(PlannerTest, AFullLayoutIsTakenAsItIs) {
   EXPECT_EQ(layout.replicas, 2);
   EXPECT_EQ(layout.zero, 2);
   EXPECT_EQ(layout.schedule, "gpipe");
-  EXPECT_EQ(layout.reduce_every, 2);
-  EXPECT_EQ(layout.gather_for, 2);
+  for (const StagePolicy& policy : layout.policies) {
+    EXPECT_EQ(policy.reduce_every, 2);
+    EXPECT_EQ(policy.gather_for, 2);
+    EXPECT_TRUE(policy.recompute);
+  }
   EXPECT_EQ(layout.micro_batch_size, 2);
-  EXPECT_EQ(layout.recompute, Recompute::kFull);
   EXPECT_TRUE(Validate(*plan).ok());
   EXPECT_GT(plan->prediction.step_seconds, 0);
   EXPECT_EQ(plan->prediction.memory.size(), 6u);
@@ -61,24 +66,22 @@ TEST(PlannerTest, AFullLayoutIsTakenAsItIs) {
 
 TEST(PlannerTest, OpenFieldsUseAllWorkers) {
   for (int workers : {1, 2, 6, 7, 12}) {
-    const auto layout = ChooseLayout(ToyJob(6), Workers(workers));
+    const auto layout = LayoutFor(ToyJob(6), Workers(workers));
     ASSERT_TRUE(layout.ok()) << layout.status();
     EXPECT_EQ(layout->num_ranks(), workers);
-    EXPECT_EQ(layout->zero, 0);
-    EXPECT_EQ(layout->schedule, "1f1b");
   }
 }
 
 TEST(PlannerTest, WhatIsGivenStays) {
   JobSpec job = ToyJob(6);
   job.layout.stages = 2;
-  auto layout = ChooseLayout(job, Workers(7));
+  auto layout = LayoutFor(job, Workers(7));
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->stages, 2);
   EXPECT_EQ(layout->replicas, 3);
   job.layout.stages.reset();
   job.layout.replicas = 3;
-  layout = ChooseLayout(job, Workers(7));
+  layout = LayoutFor(job, Workers(7));
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->replicas, 3);
   EXPECT_LE(layout->num_ranks(), 7);
@@ -88,39 +91,40 @@ TEST(PlannerTest, SlowLinksAvoidReplicasOrStages) {
   JobSpec job = ToyJob(6);
   job.global_batch_size = 64;
   job.layout.micro_batch_size = 16;
-  ClusterSpec cluster = Workers(4);
-  cluster.flops_per_worker = 1e5;
-  cluster.link_latency_seconds = 0;
-  cluster.link_bytes_per_second = 1e15;
-  const auto free_links = ChooseLayout(job, cluster);
+  ClusterSpec cluster = UniformCluster(4, {.flops_fp32 = 1e5, .flops_bf16 = 1e5});
+  cluster.within_host = {0, 1e15};
+  const auto free_links = LayoutFor(job, cluster);
   ASSERT_TRUE(free_links.ok()) << free_links.status();
   EXPECT_EQ(free_links->replicas, 4);  // no bubble
   job.global_batch_size = 8;
   job.layout.micro_batch_size = 1;
-  cluster.link_bytes_per_second = 1e5;
-  const auto slow_links = ChooseLayout(job, cluster);
+  cluster.within_host.bytes_per_second = 1e4;
+  const auto slow_links = LayoutFor(job, cluster);
   ASSERT_TRUE(slow_links.ok()) << slow_links.status();
   EXPECT_GT(slow_links->stages, 1);  // gradients are larger than activations
 }
 
-TEST(PlannerTest, ZeroRisesUntilItFits) {
+TEST(PlannerTest, EachZeroLevelNeedsLessAndIsFoundWhenOnlyItFits) {
   JobSpec job = ToyJob(6);
   job.layout.stages = 1;
   job.layout.replicas = 4;
   job.layout.micro_batch_size = 1;
-  int last = -1;
-  const auto whole = MakePlan(job, Workers(4));
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  int64_t budget = PeakBytes(*whole);
+  job.layout.reduce_every = 1;
+  job.layout.gather_for = 1;
+  int64_t last = std::numeric_limits<int64_t>::max();
   for (int zero = 0; zero < 4; ++zero) {
-    const auto plan = MakePlan(job, Workers(4, budget));
-    if (!plan.ok()) break;
-    EXPECT_LE(PeakBytes(*plan), budget);
-    EXPECT_GT(plan->layout.zero, last);
-    last = plan->layout.zero;
-    budget = PeakBytes(*plan) - 1;
+    job.layout.zero = zero;
+    const auto fixed = MakePlan(job, Workers(4));
+    ASSERT_TRUE(fixed.ok()) << fixed.status();
+    EXPECT_LT(PeakBytes(*fixed), last);
+    last = PeakBytes(*fixed);
+    JobSpec open = job;
+    open.layout.zero.reset();
+    const auto found = MakePlan(open, Workers(4, last));
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_GE(found->layout.zero, zero);
+    EXPECT_LE(PeakBytes(*found), last);
   }
-  EXPECT_GE(last, 1);
 }
 
 TEST(PlannerTest, RecomputeAutoOnlyWhenItMustBe) {
@@ -133,10 +137,10 @@ TEST(PlannerTest, RecomputeAutoOnlyWhenItMustBe) {
   job.layout.recompute = "auto";
   const auto roomy = MakePlan(job, Workers(1));
   ASSERT_TRUE(roomy.ok()) << roomy.status();
-  EXPECT_EQ(roomy->layout.recompute, Recompute::kNone);
+  EXPECT_FALSE(roomy->layout.policy(0).recompute);
   const auto tight = MakePlan(job, Workers(1, PeakBytes(*roomy) - 1));
   ASSERT_TRUE(tight.ok()) << tight.status();
-  EXPECT_EQ(tight->layout.recompute, Recompute::kFull);
+  EXPECT_TRUE(tight->layout.policy(0).recompute);
 }
 
 TEST(PlannerTest, RefusesMoreStagesThanUnits) {
@@ -150,11 +154,15 @@ TEST(PlannerTest, RefusesMoreStagesThanUnits) {
 
 TEST(PlannerTest, RefusesWhatIsNotBuiltIn) {
   JobSpec job = ToyJob(4);
-  job.layout.schedule = "zb_v";
-  EXPECT_THAT(Refusal(job, Workers(2)), AllOf(HasSubstr("zb_v"), HasSubstr("gpipe, 1f1b")));
+  job.layout.schedule = "zb_w";
+  EXPECT_THAT(Refusal(job, Workers(2)), AllOf(HasSubstr("zb_w"), HasSubstr("1f1b, gpipe, inter")));
   job = ToyJob(4);
-  job.layout.chunks_per_stage = 2;
-  EXPECT_THAT(Refusal(job, Workers(2)), AllOf(HasSubstr("chunks_per_stage 2"), HasSubstr("use 1")));
+  job.layout.schedule = "zb_v";
+  job.layout.chunks_per_stage = 3;
+  EXPECT_THAT(Refusal(job, Workers(2)), AllOf(HasSubstr("chunks_per_stage 3"), HasSubstr("has 2")));
+  job.layout.chunks_per_stage.reset();
+  job.layout.stages = 4;
+  EXPECT_THAT(Refusal(job, Workers(4)), AllOf(HasSubstr("zb_v"), HasSubstr("the model has 6")));
   job = ToyJob(4);
   job.layout.zero = 4;
   EXPECT_THAT(Refusal(job, Workers(2)), HasSubstr("zero 4"));
@@ -184,8 +192,8 @@ TEST(PlannerTest, RefusesWhatDoesNotFitAndNamesWhatDoes) {
   const absl::Status refused = MakePlan(job, Workers(4, PeakBytes(*plan) - 100)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("rank 0"), HasSubstr(", 100 more than"),
-                    HasSubstr("this fits: pipeline_stages 1, replicas 4, zero 1")));
+              AllOf(HasSubstr("rank 0"), HasSubstr("), 100 bytes more than its worker has"),
+                    HasSubstr("with another zero it fits: 1 stages x 4 replicas, 1f1b, ZeRO ")));
   EXPECT_THAT(Refusal(job, Workers(4, 1)), HasSubstr("no layout on these workers fits"));
 }
 

@@ -42,10 +42,10 @@ TEST(SimulatorTest, BubbleIsThatOfTheTextbook) {
 TEST(SimulatorTest, SlowLinksLengthenTheStep) {
   const Layout layout = ToyLayout(ToyModel(4, false), 3, 2, 4, "1f1b", 3);
   const Plan plan = Lowered(4, layout);
-  ClusterSpec cluster;
+  ClusterSpec cluster = UniformCluster(6);
   double last = 0;
   for (double latency : {1e-6, 1e-4, 1e-2}) {
-    cluster.link_latency_seconds = latency;
+    cluster.within_host.latency_seconds = latency;
     const CostModel costs(plan.model, plan.layout, plan.precision, cluster);
     const auto prediction =
         Predict(plan, [&](const Program& program, const Instruction& instruction) {
@@ -76,8 +76,7 @@ TEST(SimulatorTest, TransfersHideBehindComputation) {
 }
 
 TEST(SimulatorTest, GathersAndReductionsHideBehindComputation) {
-  Layout layout = ToyLayout(ToyModel(10, false), 1, 2, 4, "1f1b", 3);
-  layout.reduce_every = 1;
+  const Layout layout = ToyLayout(ToyModel(10, false), 1, 2, 4, "1f1b", 3, {.reduce_every = 1});
   const Plan plan = Lowered(10, layout);
   const auto duration = [](double collective) {
     return [collective](const Program&, const Instruction& instruction) {
@@ -97,7 +96,7 @@ TEST(SimulatorTest, EmptyMicroBatchesTakeNoComputeTime) {
   Layout layout = ToyLayout(model, 1, 2, 1, "1f1b");
   layout.global_batch_size = 2;  // all of it on the first replica
   const Plan plan = Lowered(1, layout);
-  const CostModel costs(model, layout, Precision::kFp32, ClusterSpec{});
+  const CostModel costs(model, layout, Precision::kFp32, UniformCluster(2));
   const Instruction& forward = plan.train[1].instructions[0];
   ASSERT_EQ(forward.op, Op::kForward);
   EXPECT_EQ(costs.Seconds(plan.train[1], forward), 0);

@@ -28,16 +28,20 @@ inline ModelSpec ToyModel(int64_t layers, bool tied,
 
 // A layout with `micro_batches` of two sequences for each replica, all of them full.
 inline Layout ToyLayout(const ModelSpec& model, int stages, int replicas, int micro_batches,
-                        const std::string& schedule, int zero = 0) {
+                        const std::string& schedule, int zero = 0, const StagePolicy& policy = {},
+                        int chunks_per_stage = 1) {
   Layout layout;
   layout.stages = stages;
+  layout.chunks_per_stage = chunks_per_stage;
+  layout.SetPolicies(policy);
   layout.replicas = replicas;
   layout.schedule = schedule;
   layout.zero = zero;
   layout.micro_batch_size = 2;
   layout.global_batch_size = int64_t{2} * replicas * micro_batches;
   layout.sequence_length = 4;
-  layout.boundaries = Partition(UnitCosts(model, 2, 4, Recompute::kNone, 1e9), stages);
+  layout.boundaries =
+      Partition(UnitCosts(model, 2, 4, Precision::kFp32, false, {}), layout.num_chunks());
   return layout;
 }
 

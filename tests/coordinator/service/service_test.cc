@@ -37,6 +37,8 @@ class StagePlanner : public JobPlanner {
   absl::StatusOr<PlannedJob> Plan(const std::string& spec_bytes, const ClusterSpec&) override {
     PlannedJob planned;
     planned.summary.layout.stages = Check(spec_bytes)->min_workers;
+    for (int rank = 0; rank < planned.summary.layout.stages; ++rank)
+      planned.worker_of_rank.push_back(rank);
     planned.plan_bytes = v1::PlanProto().SerializeAsString();
     return planned;
   }

@@ -60,8 +60,7 @@ TEST(WirePlanner, RefusesMoreRanksThanAJobMayHave) {
 }
 
 TEST(WirePlanner, RefusesAPlanThatAWorkerCannotBeSent) {
-  ClusterSpec cluster;
-  cluster.num_workers = 3;
+  ClusterSpec cluster = UniformCluster(3);
   const std::string spec = Tiny().SerializeAsString();
   const auto planned = WirePlanner(PlanForThree).Plan(spec, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status();
@@ -74,11 +73,10 @@ TEST(WirePlanner, RefusesAPlanThatAWorkerCannotBeSent) {
 
 TEST(WirePlanner, DoesNotPassOnAPlanThatIsTooLarge) {
   WirePlanner planner(PlanForThree);
-  ClusterSpec cluster;
-  cluster.num_workers = 2;
+  ClusterSpec cluster = UniformCluster(2);
   EXPECT_EQ(planner.Plan(Tiny().SerializeAsString(), cluster).status().code(),
             absl::StatusCode::kInternal);
-  cluster.num_workers = 3;
+  cluster = UniformCluster(3);
   const auto planned = planner.Plan(Tiny().SerializeAsString(), cluster);
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_EQ(planned->summary.layout.stages, 3);

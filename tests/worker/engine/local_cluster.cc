@@ -90,8 +90,7 @@ std::string LayoutText(const LayoutRequest& layout) {
 }
 
 absl::StatusOr<Plan> PlanOf(const JobSpec& job) {
-  ClusterSpec cluster;
-  cluster.num_workers = *job.layout.stages * *job.layout.replicas;
+  const ClusterSpec cluster = UniformCluster(*job.layout.stages * *job.layout.replicas);
   return MakePlan(job, cluster);
 }
 

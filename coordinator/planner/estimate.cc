@@ -1,0 +1,140 @@
+#include "coordinator/planner/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/plan/shard_map.h"
+#include "common/plan/sizes.h"
+#include "common/plan/validate.h"
+#include "coordinator/planner/lowering/lowering.h"
+
+namespace esteira {
+namespace {
+
+// Buffers beyond what the schedule holds: what communication fills ahead and drains behind.
+constexpr int kSlack = 3;
+// Part of the communication of a shard queue that computation hides when there is enough of it.
+constexpr double kHidden = 0.9;
+
+int Windows(int size, int micro_batches) {
+  return size == kAll ? 1 : (micro_batches + size - 1) / size;
+}
+
+// A gathered unit, or an open window, is alone when it opens and closes with one micro-batch.
+int64_t LiveBuffers(int window, int micro_batches, int64_t units, int lookahead) {
+  const bool all = window != 1 && micro_batches > 1;
+  return all ? units : std::min<int64_t>(units, 1 + lookahead);
+}
+
+}  // namespace
+
+Estimator::Estimator(const ModelSpec& model, Precision precision, int64_t micro_batch_size,
+                     int64_t sequence_length)
+    : model_(model),
+      precision_(precision),
+      units_(MakeUnits(model)),
+      activation_bytes_(micro_batch_size * sequence_length * model.hidden_size *
+                        BytesOf(precision)) {
+  for (int u = 0; u < NumComputeUnits(model); ++u) {
+    const UnitSpec& unit = units_[static_cast<size_t>(u)];
+    const bool same = u > 1 && unit.kind == UnitKind::kBlock;
+    saved_bytes_.push_back(
+        same ? saved_bytes_.back()
+             : SavedLayout(model, unit, micro_batch_size, sequence_length, precision).bytes);
+    workspace_bytes_.push_back(
+        same ? workspace_bytes_.back()
+             : WorkspaceLayout(model, unit, micro_batch_size, sequence_length, precision).bytes);
+  }
+}
+
+ChunkCosts Estimator::CostsOf(const Draft& draft, const CostModel& costs) const {
+  const Layout& layout = draft.layout;
+  ChunkCosts chunk_costs;
+  for (size_t c = 0; c < draft.pipeline.stage_of_chunk.size(); ++c) {
+    const int stage = draft.pipeline.stage_of_chunk[c];
+    double forward = 0, input = 0, weight = 0;
+    for (int u = layout.boundaries[c]; u < layout.boundaries[c + 1]; ++u) {
+      const auto seconds = [&](Op op) {
+        return costs.ComputeSeconds(stage, u, op, layout.micro_batch_size);
+      };
+      const bool again =
+          layout.policy(stage).recompute && units_[static_cast<size_t>(u)].kind == UnitKind::kBlock;
+      forward += seconds(Op::kForward);
+      input += seconds(Op::kBackwardInput) + (again ? seconds(Op::kRecompute) : 0);
+      weight += seconds(Op::kBackwardWeight);
+    }
+    chunk_costs.forward_seconds.push_back(forward);
+    chunk_costs.input_seconds.push_back(input);
+    chunk_costs.weight_seconds.push_back(weight);
+    chunk_costs.bytes.push_back(layout.boundaries[c + 1] - layout.boundaries[c]);
+    const bool last = c + 1 == draft.pipeline.stage_of_chunk.size();
+    chunk_costs.link_seconds.push_back(
+        last ? 0 : costs.ActivationSeconds(stage, draft.pipeline.stage_of_chunk[c + 1]));
+  }
+  return chunk_costs;
+}
+
+MemoryUse Estimator::MemoryOf(const Draft& draft, int stage, double live_units) const {
+  const Layout& layout = draft.layout;
+  const StagePolicy& policy = layout.policy(stage);
+  const int micro_batches = layout.num_micro_batches();
+  const std::vector<int> held = HeldUnits(model_, draft.layout, draft.pipeline, stage);
+  int64_t saved = 0, padded = 0, workspace = 0;
+  for (int u : held) {
+    const auto index = static_cast<size_t>(u);
+    padded =
+        std::max(padded, ShardMap(units_[index].flat_elements, layout.replicas).padded_elements());
+    if (units_[index].kind == UnitKind::kTied) continue;
+    saved = std::max(saved, saved_bytes_[index]);
+    workspace = std::max(workspace, workspace_bytes_[index]);
+  }
+  MemoryUse use = CountStates(units_, held, layout, precision_);
+  const auto live = static_cast<int64_t>(std::ceil(live_units));
+  const auto count = static_cast<int64_t>(held.size());
+  use.slots = activation_bytes_ * (live + 2 * kSlack) + saved * (policy.recompute ? 2 : live);
+  if (!PlacementOf(layout.zero).whole_parameters) {
+    use.slots += padded * BytesOf(precision_) *
+                 LiveBuffers(policy.gather_for, micro_batches, count, policy.lookahead);
+  }
+  if (HasWindowSlots(layout, stage)) {
+    use.slots += padded * int64_t{sizeof(float)} *
+                 LiveBuffers(policy.reduce_every, micro_batches, count, policy.lookahead);
+  }
+  use.workspace = workspace + ReduceScratchBytes(padded, layout.replicas);
+  return use;
+}
+
+Estimate Estimator::Of(const Draft& draft, const CostModel& costs,
+                       const PipelineTimes& times) const {
+  Estimate estimate;
+  const Layout& layout = draft.layout;
+  const Placement placement = PlacementOf(layout.zero);
+  const int micro_batches = layout.num_micro_batches();
+  double exposed = 0, update = 0;
+  for (int stage = 0; stage < layout.stages; ++stage) {
+    const auto s = static_cast<size_t>(stage);
+    const StagePolicy& policy = layout.policy(stage);
+    const int reductions = Windows(policy.reduce_every, micro_batches);
+    const int gathers = placement.whole_parameters  ? 0
+                        : policy.gather_for == kAll ? 1
+                                                    : 2 * Windows(policy.gather_for, micro_batches);
+    double communication = 0, last = 0, step = 0;
+    for (int u : HeldUnits(model_, draft.layout, draft.pipeline, stage)) {
+      if (units_[static_cast<size_t>(u)].flat_elements == 0) continue;
+      const double gather = costs.GatherSeconds(stage, u);
+      const double reduce = costs.ReduceSeconds(stage, u);
+      communication += reductions * reduce + gathers * gather;
+      last = std::max(last, reduce);
+      step += costs.StepSeconds(stage, u);
+      // After the step, where every rank holds whole parameters but sharded states.
+      if (placement.whole_parameters && !placement.whole_states) step += gather;
+    }
+    exposed = std::max({exposed, last, communication - kHidden * times.busy_seconds[s]});
+    update = std::max(update, step);
+    estimate.memory.push_back(MemoryOf(draft, stage, times.peak_bytes[s]));
+  }
+  estimate.step_seconds = times.makespan + exposed + update;
+  return estimate;
+}
+
+}  // namespace esteira
