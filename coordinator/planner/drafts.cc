@@ -48,9 +48,8 @@ std::vector<Choice> Choices(const JobSpec& job, const Shape& shape, int micro_ba
       if (chunks < schedule.min_chunks_per_stage || chunks > schedule.max_chunks_per_stage)
         continue;
       if (shape.stages * chunks > NumComputeUnits(job.model)) continue;
-      // On one stage every schedule is a loop over the micro-batches.
-      const bool pointless = wanted == kAutoSchedule && shape.stages == 1 &&
-                             absl::string_view(schedule.name) != "1f1b";
+      // On one stage the simplest schedule is as good as any.
+      const bool pointless = wanted == kAutoSchedule && shape.stages == 1 && !choices.empty();
       if (pointless) continue;
       choices.push_back(
           {schedule.name, schedule.generate({shape.stages, chunks, micro_batches}), chunks});

@@ -44,6 +44,8 @@ struct Case {
   Precision precision;
   int stages, replicas, zero, reduce_every, gather_for;
   const char* recompute;
+  const char* schedule = "1f1b";
+  int chunks = 1;
 };
 
 class MemoryTest : public ::testing::TestWithParam<Case> {};
@@ -57,6 +59,10 @@ TEST_P(MemoryTest, WhatIsAllocatedIsWhatWasPlanned) {
   job.layout.reduce_every = GetParam().reduce_every;
   job.layout.gather_for = GetParam().gather_for;
   job.layout.recompute = GetParam().recompute;
+  job.layout.schedule = GetParam().schedule;
+  job.layout.chunks_per_stage = GetParam().chunks;
+  // Five stages of the toy model's six units are uneven; with chunks there must be enough of them.
+  if (GetParam().chunks > 1) job.model.num_layers = 9;
   const auto made = LocalCluster::Make(job, {});
   ASSERT_TRUE(made.ok()) << made.status();
   LocalCluster& cluster = **made;
@@ -97,17 +103,23 @@ constexpr Architecture kLlama = Architecture::kLlama;
 constexpr Precision kFp32 = Precision::kFp32;
 constexpr Precision kBf16 = Precision::kBf16;
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MemoryTest,
-                         ::testing::Values(Case{kGpt2, kFp32, 1, 1, 0, kAll, 1, "none"},
-                                           Case{kGpt2, kFp32, 1, 3, 3, 1, 1, "none"},
-                                           Case{kGpt2, kBf16, 2, 2, 0, kAll, 1, "none"},
-                                           Case{kGpt2, kBf16, 2, 2, 1, kAll, 1, "none"},
-                                           Case{kGpt2, kBf16, 2, 2, 2, kAll, 1, "none"},
-                                           Case{kGpt2, kBf16, 2, 2, 3, kAll, 1, "none"},
-                                           Case{kGpt2, kFp32, 4, 3, 3, 1, 2, "full"},
-                                           Case{kLlama, kFp32, 1, 2, 1, 1, 1, "none"},
-                                           Case{kLlama, kBf16, 4, 1, 2, 1, kAll, "none"},
-                                           Case{kLlama, kFp32, 2, 3, 3, kAll, kAll, "full"}));
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, MemoryTest,
+    ::testing::Values(
+        Case{kGpt2, kFp32, 1, 1, 0, kAll, 1, "none"}, Case{kGpt2, kFp32, 1, 3, 3, 1, 1, "none"},
+        Case{kGpt2, kBf16, 2, 2, 0, kAll, 1, "none"}, Case{kGpt2, kBf16, 2, 2, 1, kAll, 1, "none"},
+        Case{kGpt2, kBf16, 2, 2, 2, kAll, 1, "none"}, Case{kGpt2, kBf16, 2, 2, 3, kAll, 1, "none"},
+        Case{kGpt2, kFp32, 4, 3, 3, 1, 2, "full"}, Case{kLlama, kFp32, 1, 2, 1, 1, 1, "none"},
+        Case{kLlama, kBf16, 4, 1, 2, 1, kAll, "none"},
+        Case{kLlama, kFp32, 2, 3, 3, kAll, kAll, "full"},
+        Case{kGpt2, kFp32, 3, 2, 1, kAll, 1, "none", "zb_h1"},
+        Case{kGpt2, kBf16, 4, 1, 0, kAll, 1, "none", "zb_h2"},
+        Case{kGpt2, kFp32, 2, 2, 3, 2, 2, "full", "interleaved", 3},
+        Case{kGpt2, kBf16, 2, 2, 2, 1, 1, "none", "zb_v", 2},
+        Case{kLlama, kFp32, 3, 2, 3, 1, 1, "none", "v_half", 2},
+        Case{kGpt2, kFp32, 4, 1, 0, kAll, 1, "none", "v_min", 2},
+        Case{kGpt2, kBf16, 2, 3, 3, kAll, 1, "full", "dualpipe_v", 2},
+        Case{kGpt2, kFp32, 3, 2, 1, kAll, 1, "none", "auto", 2}));
 
 }  // namespace
 }  // namespace esteira
