@@ -5,21 +5,24 @@
 #include <iostream>
 #include <map>
 
+#include "absl/strings/str_join.h"
 #include "client/commands.h"
 
 namespace esteira {
 namespace {
 
 const std::map<std::string, Output> kOutputs = {
-    {"table", Output::kTable},     {"json", Output::kJson}, {"id", Output::kId},
-    {"jsonl", Output::kJsonLines}, {"csv", Output::kCsv},   {"text", Output::kText}};
+    {"table", Output::kTable},     {"json", Output::kJson},   {"id", Output::kId},
+    {"jsonl", Output::kJsonLines}, {"csv", Output::kCsv},     {"text", Output::kText},
+    {"svg", Output::kSvg},         {"trace", Output::kTrace}, {"program", Output::kProgram}};
 
 // One -o option over the outputs that a command has.
-void AddOutput(CLI::App& command, Output& output, const std::vector<std::string>& names) {
+CLI::Option& AddOutput(CLI::App& command, Output& output, const std::vector<std::string>& names) {
   std::map<std::string, Output> choices;
   for (const std::string& name : names) choices[name] = kOutputs.at(name);
-  command.add_option("-o,--output", output, "Form of the output")
-      ->transform(CLI::CheckedTransformer(choices));
+  return *command.add_option("-o,--output", output, "Form of the output")
+              ->transform(CLI::CheckedTransformer(choices))
+              ->option_text(absl::StrJoin(names, "|"));
 }
 
 // The command line: options are written into this object, and the chosen command into `run`.
@@ -179,10 +182,27 @@ void CommandLine::AddPlan() {
       ->expected(1)
       ->allow_extra_args(false);
   CLI::Option* workers =
-      plan.add_option("--workers", plan_.workers, "Number of workers")->check(CLI::Range(1, 65536));
-  CLI::Option* cluster = plan.add_option("--cluster", plan_.cluster_file, "Cluster file (YAML)");
-  cluster->excludes(workers);
-  AddOutput(plan, plan_.output, {"text", "json"});
+      plan.add_option("--workers", plan_.workers, "Number of equal workers on one host")
+          ->check(CLI::Range(1, 65536));
+  plan.add_option("--cluster", plan_.cluster_file,
+                  "Cluster file (YAML): kinds of workers, their memory and rates, links; for "
+                  "examples see deploy/local/clusters")
+      ->excludes(workers);
+  CLI::Option* schedule = plan.add_option(
+      "--schedule", plan_.schedule,
+      "Pipeline schedule instead of the job's: a name, auto, or csv:PATH (PyTorch's compute-only "
+      "form); a CSV that cannot run is shown with its faulty cell marked");
+  CLI::Option* compare =
+      plan.add_option("--compare", plan_.compare,
+                      "Schedules side by side in one table, e.g. gpipe,1f1b,csv:PATH")
+          ->delimiter(',')
+          ->excludes(schedule);
+  AddOutput(plan, plan_.output, {"text", "json", "svg", "trace", "csv", "program"})
+      .excludes(compare);
+  plan.footer(
+      "Outputs: text (chart of the step in the terminal, memory as bars, why this plan), json (the "
+      "plan), svg (the chart as a picture), trace (opens in ui.perfetto.dev and chrome://tracing), "
+      "csv (the pipeline schedule), program (every instruction of every rank).");
 }
 
 void CommandLine::AddWorkersAndCheckpoints() {

@@ -11,7 +11,7 @@
 
 namespace esteira {
 
-enum class Output { kTable, kJson, kId, kJsonLines, kCsv, kText };
+enum class Output { kTable, kJson, kId, kJsonLines, kCsv, kText, kSvg, kTrace, kProgram };
 
 struct SubmitOptions {
   std::string server, file, name, request_id;
@@ -65,6 +65,8 @@ struct PlanOptions {
   std::vector<std::string> overrides;
   int workers = 0;
   std::string cluster_file;
+  std::string schedule;              // empty: the job's
+  std::vector<std::string> compare;  // names of schedules
   Output output = Output::kText;
 };
 ExitCode ShowPlan(const PlanOptions& options);

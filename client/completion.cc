@@ -13,7 +13,7 @@ _esteira() {
     2:completion) words="bash" ;;
     *:submit) words="--file --set --follow --dry-run --name --priority --request-id --output --server --help" ;;
     *:local) words="--workers --device --threads --dir --port --help" ;;
-    *:plan) words="--file --set --workers --cluster --output --help" ;;
+    *:plan) words="--file --set --workers --cluster --schedule --compare --output --help" ;;
     *:logs) words="--follow --rank --tail --server --help" ;;
     *:steps) words="--follow --output --server --help" ;;
     *:wait) words="--for --timeout --server --help" ;;

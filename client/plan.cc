@@ -1,120 +1,154 @@
-#include <yaml-cpp/yaml.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cluster_file.h"
 #include "client/commands.h"
 #include "client/job_file.h"
+#include "client/plan_views/comparison.h"
+#include "client/plan_views/pipeline_of.h"
+#include "client/plan_views/svg_chart.h"
+#include "client/plan_views/text_chart.h"
+#include "client/plan_views/trace.h"
 #include "client/render.h"
-#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/plan/plan_codec.h"
 #include "common/rpc/json.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/schedules/csv.h"
 #include "esteira/v1/plan.pb.h"
 
 namespace esteira {
 namespace {
 
-// A cluster file is a map of ClusterSpec's fields.
-absl::StatusOr<ClusterSpec> ReadClusterFile(const std::string& path) {
-  RealFileSystem files;
-  const absl::StatusOr<std::string> text = files.Read(path);
-  if (!text.ok())
-    return absl::InvalidArgumentError(absl::StrCat("the cluster file: ", text.status().message()));
-  ClusterSpec cluster;
-  try {
-    const YAML::Node root = YAML::Load(*text);
-    if (!root.IsMap()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": not a map of fields"));
+absl::StatusOr<ClusterSpec> ClusterOf(const PlanOptions& options) {
+  if (!options.cluster_file.empty()) return ReadClusterFile(options.cluster_file);
+  if (options.workers > 0) return UniformCluster(options.workers);
+  return absl::InvalidArgumentError("for how many workers? Give --workers N or --cluster FILE");
+}
+
+absl::StatusOr<PlannedStep> PlanFor(const PlanOptions& options, const std::string& schedule,
+                                    const ClusterSpec& cluster) {
+  ASSIGN_OR_RETURN(const JobFile job, ReadJobFile(options.file, options.overrides, schedule));
+  return PlanStep(job.spec, cluster);
+}
+
+// Bytes of the workers that hold the ranks.
+std::vector<int64_t> BudgetsOf(const Plan& plan, const ClusterSpec& cluster) {
+  std::vector<int64_t> budgets;
+  for (int worker : plan.worker_of_rank) {
+    budgets.push_back(cluster.workers[static_cast<size_t>(worker)].memory_bytes);
+  }
+  return budgets;
+}
+
+int TerminalWidth() {
+  constexpr int kUsual = 100;
+  int columns = 0;
+  const char* given = std::getenv("COLUMNS");
+  if (given != nullptr && absl::SimpleAtoi(given, &columns) && columns > 0) return columns;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kUsual;
+}
+
+bool WantsColor() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') &&
+         (terminal == nullptr || std::string(terminal) != "dumb");
+}
+
+std::string LayoutLine(const Layout& layout) {
+  return absl::StrFormat("%d stages x %d replicas, ZeRO %d, %s, %d micro-batches of %d sequences",
+                         layout.stages, layout.replicas, layout.zero, layout.schedule,
+                         layout.num_micro_batches(), layout.micro_batch_size);
+}
+
+std::string PredictionLine(const Prediction& prediction) {
+  return absl::StrFormat("%s a step, bubble %.1f %%, exposed communication %.1f %%",
+                         FormatSeconds(prediction.step_seconds), 100 * prediction.bubble_ratio,
+                         100 * prediction.exposed_communication_ratio);
+}
+
+void PrintText(const PlannedStep& step, const std::vector<int64_t>& budgets) {
+  const TextStyle style{.width = TerminalWidth(), .color = WantsColor()};
+  const Plan& plan = step.plan;
+  std::cout << LayoutLine(plan.layout) << "\npredicted: " << PredictionLine(plan.prediction)
+            << "\n\n"
+            << TextChart(MakeStepChart(plan, step.simulation.execution), style)
+            << "\nmemory of each stage's fullest rank\n"
+            << MemoryBars(plan, budgets, style);
+  if (!step.explanation.empty()) std::cout << "\n";
+  for (const std::string& line : step.explanation) std::cout << line << "\n";
+}
+
+void PrintStep(const PlannedStep& step, const std::string& name,
+               const std::vector<int64_t>& budgets, Output output) {
+  const Plan& plan = step.plan;
+  switch (output) {
+    case Output::kSvg:
+      std::cout << SvgChart({.title = name,
+                             .subtitle = absl::StrCat(LayoutLine(plan.layout), ".  ",
+                                                      PredictionLine(plan.prediction))},
+                            plan, MakeStepChart(plan, step.simulation.execution), budgets);
+      return;
+    case Output::kTrace: std::cout << ChromeTrace(plan, step.simulation.execution); return;
+    case Output::kCsv: std::cout << WriteCsvSchedule(PipelineOf(plan)); return;
+    default: PrintText(step, budgets);
+  }
+}
+
+// The programs of every rank, as workers get them.
+ExitCode PrintPrograms(const JobSpec& job, const ClusterSpec& cluster, Output output) {
+  const absl::StatusOr<Plan> plan = MakePlan(job, cluster);
+  if (!plan.ok()) return ReportError(plan.status());
+  if (output == Output::kJson) {
+    std::cout << ToPrettyJson(EncodePlan(*plan)) << "\n";
+  } else {
+    std::cout << PrintPlan(*plan);
+  }
+  return kExitOk;
+}
+
+ExitCode Compare(const PlanOptions& options, const ClusterSpec& cluster) {
+  std::vector<ComparedSchedule> schedules;
+  bool any = false;
+  for (const std::string& name : options.compare) {
+    const absl::StatusOr<PlannedStep> step = PlanFor(options, name, cluster);
+    if (!step.ok()) {
+      schedules.push_back({.name = name, .refusal = std::string(step.status().message())});
+      continue;
     }
-    for (const auto& entry : root) {
-      const std::string key = entry.first.as<std::string>();
-      if (key == "num_workers") {
-        cluster.num_workers = entry.second.as<int>();
-      } else if (key == "memory_bytes_per_worker") {
-        cluster.memory_bytes_per_worker = entry.second.as<int64_t>();
-      } else if (key == "flops_per_worker") {
-        cluster.flops_per_worker = entry.second.as<double>();
-      } else if (key == "link_latency_seconds") {
-        cluster.link_latency_seconds = entry.second.as<double>();
-      } else if (key == "link_bytes_per_second") {
-        cluster.link_bytes_per_second = entry.second.as<double>();
-      } else {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ": unknown field ", key,
-                         "; known: num_workers, memory_bytes_per_worker, flops_per_worker, "
-                         "link_latency_seconds, "
-                         "link_bytes_per_second"));
-      }
-    }
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+    any = true;
+    schedules.push_back(
+        FiguresOf(name, step->plan, MakeStepChart(step->plan, step->simulation.execution)));
   }
-  return cluster;
-}
-
-absl::Status CheckCluster(const ClusterSpec& cluster, const std::string& path) {
-  if (cluster.num_workers < 1) {
-    return absl::InvalidArgumentError(
-        path.empty() ? "for how many workers? Give --workers N or --cluster FILE"
-                     : absl::StrCat(path, ": num_workers must be at least 1"));
-  }
-  if (cluster.memory_bytes_per_worker < 0 || !(cluster.flops_per_worker > 0) ||
-      !(cluster.link_latency_seconds >= 0) || !(cluster.link_bytes_per_second > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": memory and latency must not be negative, and rates must be above 0"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Plan> MakePlanFor(const PlanOptions& options) {
-  ASSIGN_OR_RETURN(const JobFile job, ReadJobFile(options.file, options.overrides));
-  ClusterSpec cluster;
-  if (!options.cluster_file.empty()) {
-    ASSIGN_OR_RETURN(cluster, ReadClusterFile(options.cluster_file));
-  }
-  if (options.workers > 0) cluster.num_workers = options.workers;
-  RETURN_IF_ERROR(CheckCluster(cluster, options.cluster_file));
-  return MakePlan(job.spec, cluster);
-}
-
-void PrintSummary(const Plan& plan) {
-  const Layout& layout = plan.layout;
-  std::cout << absl::StrFormat(
-                   "%d stages x %d replicas, ZeRO %d, %s, %d micro-batches of %d sequences\n",
-                   layout.stages, layout.replicas, layout.zero, layout.schedule,
-                   layout.num_micro_batches(), layout.micro_batch_size)
-            << absl::StrFormat("predicted: %s a step, bubble %.1f %%, digest %s\n\n",
-                               FormatSeconds(plan.prediction.step_seconds),
-                               100 * plan.prediction.bubble_ratio, PlanDigest(plan).substr(0, 16));
-  std::vector<std::vector<std::string>> rows = {{"RANK", "STAGE", "REPLICA", "UNITS", "PARAMETERS",
-                                                 "GRADIENTS", "OPTIMIZER", "SLOTS", "WORKSPACE",
-                                                 "TOTAL"}};
-  for (const Program& program : plan.train) {
-    const MemoryUse& memory = plan.prediction.memory[static_cast<size_t>(program.rank)];
-    rows.push_back({absl::StrCat(program.rank), absl::StrCat(program.stage),
-                    absl::StrCat(program.replica),
-                    absl::StrCat(program.units.front(), "-", program.units.back()),
-                    FormatBytes(memory.parameters), FormatBytes(memory.gradients),
-                    FormatBytes(memory.optimizer), FormatBytes(memory.slots),
-                    FormatBytes(memory.workspace), FormatBytes(memory.total())});
-  }
-  PrintTable(rows, std::cout);
-  std::cout << "\n" << PrintPlan(plan);
+  std::cout << ComparisonTable(schedules);
+  return any ? kExitOk : kExitUsage;
 }
 
 }  // namespace
 
 ExitCode ShowPlan(const PlanOptions& options) {
-  const absl::StatusOr<Plan> plan = MakePlanFor(options);
-  if (!plan.ok()) return ReportError(plan.status());
-  if (options.output == Output::kJson) {
-    std::cout << ToPrettyJson(EncodePlan(*plan)) << "\n";
-  } else {
-    PrintSummary(*plan);
+  const absl::StatusOr<JobFile> job =
+      ReadJobFile(options.file, options.overrides, options.schedule);
+  if (!job.ok()) return ReportError(job.status());
+  const absl::StatusOr<ClusterSpec> cluster = ClusterOf(options);
+  if (!cluster.ok()) return ReportError(cluster.status());
+  if (!options.compare.empty()) return Compare(options, *cluster);
+  if (options.output == Output::kJson || options.output == Output::kProgram) {
+    return PrintPrograms(job->spec, *cluster, options.output);
   }
+  const absl::StatusOr<PlannedStep> step = PlanStep(job->spec, *cluster);
+  if (!step.ok()) return ReportError(step.status());
+  PrintStep(*step, job->spec.name, BudgetsOf(step->plan, *cluster), options.output);
   return kExitOk;
 }
 

@@ -17,6 +17,11 @@ std::string Ratio(double value, double best) {
   return best > 0 ? absl::StrFormat("%.2fx", value / best) : "-";
 }
 
+// The sentence of a refusal, without the picture that may follow it.
+std::string FirstParagraph(const std::string& text) {
+  return absl::StrReplaceAll(text.substr(0, text.find("\n\n")), {{"\n", ": "}});
+}
+
 }  // namespace
 
 ComparedSchedule FiguresOf(const std::string& name, const Plan& plan, const StepChart& chart) {
@@ -24,6 +29,7 @@ ComparedSchedule FiguresOf(const std::string& name, const Plan& plan, const Step
   figures.name = name;
   figures.step_seconds = plan.prediction.step_seconds;
   figures.bubble_ratio = plan.prediction.bubble_ratio;
+  figures.exposed_communication_ratio = plan.prediction.exposed_communication_ratio;
   const std::vector<MemoryUse>& memory = plan.prediction.memory;
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     if (memory[rank].total() <= figures.peak_bytes) continue;
@@ -31,8 +37,6 @@ ComparedSchedule FiguresOf(const std::string& name, const Plan& plan, const Step
     figures.peak_rank = static_cast<int>(rank);
   }
   for (const StageRow& row : chart.rows) {
-    figures.exposed_communication_ratio +=
-        row.exposed_communication / static_cast<double>(chart.rows.size());
     figures.held_micro_batches = std::max(figures.held_micro_batches, row.held_micro_batches);
   }
   return figures;
@@ -52,7 +56,7 @@ std::string ComparisonTable(const std::vector<ComparedSchedule>& schedules) {
     if (!schedule.refusal.empty()) {
       std::vector<std::string> row(rows[0].size(), "-");
       row[0] = schedule.name;
-      row.push_back("cannot run: " + absl::StrReplaceAll(schedule.refusal, {{"\n", " "}}));
+      row.push_back("cannot run: " + FirstParagraph(schedule.refusal));
       rows.push_back(std::move(row));
       continue;
     }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <numeric>
 #include <utility>
 
 #include "common/plan/dependencies.h"
@@ -237,21 +237,33 @@ struct Coverage {
   std::array<double, 2> idle{};
 };
 
-Column Largest(const Coverage& coverage) {
-  Column column;
-  double most = coverage.idle[static_cast<size_t>(Idleness::kStages)];
-  const double exposed = coverage.idle[static_cast<size_t>(Idleness::kCommunication)];
-  if (exposed > most) {
-    column.kind = Column::Kind::kExposed;
-    most = exposed;
+// Chooses column by column. An activity that a column has and does not show counts for more in the
+// next one, so that where passes are shorter than columns, letters come in the proportion of times.
+class Chooser {
+ public:
+  Column Choose(const Coverage& coverage) {
+    const double exposed = coverage.idle[static_cast<size_t>(Idleness::kCommunication)];
+    const double bubble = coverage.idle[static_cast<size_t>(Idleness::kStages)];
+    const double busy = std::accumulate(coverage.busy.begin(), coverage.busy.end(), 0.0);
+    if (exposed + bubble >= 2 * busy) {
+      owed_.fill(0);
+      Column column;
+      column.kind = exposed > bubble ? Column::Kind::kExposed : Column::Kind::kBubble;
+      return column;
+    }
+    size_t chosen = kNumActivities;
+    for (size_t a = 0; a < kNumActivities; ++a) {
+      owed_[a] += coverage.busy[a];
+      if (coverage.busy[a] <= 0) continue;
+      if (chosen == kNumActivities || owed_[a] > owed_[chosen]) chosen = a;
+    }
+    owed_[chosen] -= busy;
+    return {Column::Kind::kBusy, static_cast<Activity>(chosen), coverage.pass[chosen]};
   }
-  for (size_t a = 0; a < kNumActivities; ++a) {
-    if (coverage.busy[a] <= most) continue;
-    most = coverage.busy[a];
-    column = {Column::Kind::kBusy, static_cast<Activity>(a), coverage.pass[a]};
-  }
-  return column;
-}
+
+ private:
+  std::array<double, kNumActivities> owed_{};  // seconds
+};
 
 }  // namespace
 
@@ -274,7 +286,9 @@ std::vector<Column> Rasterize(const StageRow& row, double seconds, int columns) 
     Spread(idle.start, idle.end, width, columns,
            [&](size_t column, double covered) { coverage[column].idle[reason] += covered; });
   }
-  std::transform(coverage.begin(), coverage.end(), result.begin(), Largest);
+  Chooser chooser;
+  std::transform(coverage.begin(), coverage.end(), result.begin(),
+                 [&](const Coverage& column) { return chooser.Choose(column); });
   return result;
 }
 

@@ -78,7 +78,9 @@ struct StepChart {
 // `execution` is of plan.train.
 StepChart MakeStepChart(const Plan& plan, const Execution& execution);
 
-// What fills most of each of `columns` equal parts of the step.
+// Each of `columns` equal parts of the step as one thing: idle when two thirds of it are, else an
+// activity that it has. Where passes are shorter than columns, activities come in turn, by their
+// shares.
 struct Column {
   enum class Kind { kBusy, kBubble, kExposed } kind = Kind::kBubble;
   Activity activity = Activity::kForward;

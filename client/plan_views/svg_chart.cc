@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -110,6 +111,20 @@ class SvgWriter {
     out_ += "/>\n";
   }
 
+  // Many boxes of one style.
+  struct Box {
+    double x, y, width, height;
+  };
+  void Boxes(absl::string_view style, const std::vector<Box>& boxes) {
+    if (boxes.empty()) return;
+    absl::StrAppend(&out_, "<path class=\"", style, "\" d=\"");
+    for (const Box& box : boxes) {
+      absl::StrAppend(&out_, "M", Number(box.x), " ", Number(box.y), "h", Number(box.width), "v",
+                      Number(box.height), "h", Number(-box.width), "z");
+    }
+    out_ += "\"/>\n";
+  }
+
   void Line(absl::string_view style, double x1, double y1, double x2, double y2) {
     absl::StrAppend(&out_, "<line class=\"", style, "\" x1=\"", Number(x1), "\" y1=\"", Number(y1),
                     "\" x2=\"", Number(x2), "\" y2=\"", Number(y2), "\"/>\n");
@@ -124,7 +139,9 @@ class SvgWriter {
   void Grid() {
     constexpr double kLines = 8;
     if (chart_.seconds <= 0) return;
-    const double power = std::pow(10, std::floor(std::log10(chart_.seconds / kLines)));
+    const double unit = chart_.seconds / kLines > 60 ? 60 : 1;  // whole minutes
+    const double power =
+        unit * std::pow(10, std::floor(std::log10(chart_.seconds / kLines / unit)));
     double step = power;
     for (double factor : {2.0, 5.0, 10.0}) {
       if (chart_.seconds / step > kLines) step = factor * power;
@@ -144,7 +161,7 @@ class SvgWriter {
     if (rasterized_) {
       PixelBoxes(row, y);
     } else {
-      Boxes(row, y, labelled);
+      PieceBoxes(row, y, labelled);
     }
     for (const Idle& idle : row.idle) {
       const double width = X(idle.end) - X(idle.start);
@@ -167,7 +184,7 @@ class SvgWriter {
     return pass < 0 ? 0 : row.passes[static_cast<size_t>(pass)].chunk;
   }
 
-  void Boxes(const StageRow& row, double y, bool labelled) {
+  void PieceBoxes(const StageRow& row, double y, bool labelled) {
     for (const Piece& piece : row.pieces) {
       activities_[static_cast<size_t>(piece.activity)] = true;
       const double width = X(piece.end) - X(piece.start);
@@ -206,38 +223,35 @@ class SvgWriter {
       activities_[static_cast<size_t>(column.activity)] = true;
       return BoxStyle(column.activity, ChunkOf(row, column.pass));
     };
+    std::map<std::string, std::vector<Box>> boxes;  // by style
     for (size_t begin = 0; begin < columns.size();) {
       const std::string style = style_of(columns[begin]);
       size_t end = begin + 1;
       while (end < columns.size() && style_of(columns[end]) == style) ++end;
       if (!style.empty()) {
-        Rect(style, kChartLeft + static_cast<double>(begin), y, static_cast<double>(end - begin),
-             box_);
+        boxes[style].push_back(
+            {kChartLeft + static_cast<double>(begin), y, static_cast<double>(end - begin), box_});
       }
       begin = end;
     }
+    for (const auto& [style, of_style] : boxes) Boxes(style, of_style);
   }
 
   // Bars of one colour that a viewer could not tell apart are one.
   void Transfers(const StageRow& row, double y) {
-    constexpr double kLeastGap = 0.4;
+    const double least_gap = rasterized_ ? 2 : 0.4;
     for (size_t look = 0; look < kTransferLooks.size(); ++look) {
       const double top = y + kTransferLooks[look].lane * 1.3 * lane_;
-      double begin = -1;
-      double end = -1;
-      const auto draw = [&] {
-        if (begin >= 0)
-          Rect(kTransferLooks[look].style, begin, top, std::max(end - begin, 0.5), lane_);
-      };
+      std::vector<Box> bars;
       for (const Interval& interval : Merged(row, look)) {
         transfers_[look] = true;
-        if (begin < 0 || X(interval.start) - end > kLeastGap) {
-          draw();
-          begin = X(interval.start);
+        const double begin = X(interval.start);
+        if (bars.empty() || begin - (bars.back().x + bars.back().width) > least_gap) {
+          bars.push_back({begin, top, 0.5, lane_});
         }
-        end = X(interval.end);
+        bars.back().width = std::max(X(interval.end) - bars.back().x, 0.5);
       }
-      draw();
+      Boxes(kTransferLooks[look].style, bars);
     }
   }
 

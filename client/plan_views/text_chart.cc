@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -208,7 +209,8 @@ constexpr char kBudget = '|';
 // end where the running sum does, so that the whole bar has the right length.
 void PaintBar(const StageMemory& memory, int64_t scale, int width, Painter& painter) {
   const auto column_of = [&](int64_t bytes) {
-    return static_cast<int>(static_cast<double>(bytes) / static_cast<double>(scale) * width + 0.5);
+    return static_cast<int>(
+        std::lround(static_cast<double>(bytes) / static_cast<double>(scale) * width));
   };
   const int budget = memory.budget > 0 ? std::min(column_of(memory.budget), width - 1) : -1;
   int64_t sum = 0;

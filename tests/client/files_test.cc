@@ -275,6 +275,58 @@ TEST_F(FilesTest, AFileNamedRelativeToTheCurrentFolder) {
   EXPECT_EQ(job->spec.train[0].path, root_ + "/sub/t.txt");
 }
 
+constexpr const char* kSchedule = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+
+TEST_F(FilesTest, AScheduleIsReadFromTheFolderOfItsJob) {
+  Write("jobs/s/mine.csv", kSchedule);
+  const std::string path = Write(
+      "jobs/a/job.yaml", JobText("t.txt", "parallelism: {pipeline_schedule: csv:../s/mine.csv}"));
+  const auto job = ReadJobFile(path, {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->proto.parallelism().pipeline_schedule(), "csv:" + root_ + "/jobs/s/mine.csv");
+  EXPECT_EQ(job->proto.parallelism().pipeline_schedule_csv(), kSchedule);
+  EXPECT_EQ(job->spec.layout.schedule_csv, kSchedule);
+}
+
+TEST_F(FilesTest, AScheduleThatIsGivenWinsOverTheJobs) {
+  Write("here/mine.csv", kSchedule);
+  const std::string path =
+      Write("job.yaml", JobText("t.txt", "parallelism: {pipeline_schedule: csv:gone.csv}"));
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(root_ + "/here");
+  const auto job = ReadJobFile(path, {}, "csv:mine.csv");
+  const auto named = ReadJobFile(path, {}, "gpipe");
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.layout.schedule_csv, kSchedule);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->spec.layout.schedule, "gpipe");
+  EXPECT_EQ(named->spec.layout.schedule_csv, "");
+}
+
+TEST_F(FilesTest, AScheduleThatCannotRunIsOneFaultWithItsCellMarked) {
+  Write("mine.csv", "0F0,0B0\n1F0,1X0\n");
+  const std::string path =
+      Write("job.yaml", JobText("t.txt", "parallelism: {pipeline_schedule: csv:mine.csv}"));
+  const absl::Status status = ReadJobFile(path, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("parallelism.pipeline_schedule: " + root_ + "/mine.csv"));
+  EXPECT_THAT(message, HasSubstr("row 1     1F0 1X0\n              ^^^\n"));
+  EXPECT_EQ(message.find("parallelism", 20), std::string::npos) << message;
+}
+
+TEST_F(FilesTest, AScheduleThatIsNotThereIsOneFault) {
+  for (const char* schedule : {"csv:", "csv:none.csv", "csv:."}) {
+    const std::string path = Write(
+        "job.yaml",
+        JobText("t.txt", absl::StrCat("parallelism: {pipeline_schedule: \"", schedule, "\"}")));
+    const absl::Status status = ReadJobFile(path, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << schedule;
+    EXPECT_EQ(status.message().find("\n"), absl::string_view::npos) << status;
+  }
+}
+
 TEST_F(FilesTest, AMissingOrBadJobFileIsAUsageError) {
   const absl::Status missing = ReadJobFile(root_ + "/none.yaml", {}).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);

@@ -17,6 +17,8 @@
 #include "client/plan_views/text_chart.h"
 #include "client/plan_views/trace.h"
 #include "common/base/file_system.h"
+#include "common/plan/dependencies.h"
+#include "common/plan/time_use.h"
 #include "tests/common/plan/test_plans.h"
 
 namespace esteira {
@@ -155,6 +157,25 @@ TEST(StepChart, AStepIsBusyOrIdleAndNothingElse) {
   }
 }
 
+TEST(StepChart, IdlenessIsAsTimeUseHasIt) {
+  for (Plan plan : {TwoStagePlan(), VShapePlan(), OneRankPlan()}) {
+    const Step step = StepOf(std::move(plan));
+    const double seconds = step.chart.seconds;
+    for (const StageRow& row : step.chart.rows) {
+      const auto rank = static_cast<size_t>(row.rank);
+      const Program& program = step.plan.train[rank];
+      const TimeUse use = MeasureTimeUse(
+          program,
+          Dependencies(MakeUnits(step.plan.model), PlacementOf(step.plan.layout.zero), program),
+          step.execution.intervals[rank]);
+      EXPECT_NEAR(row.busy, use.compute / seconds, 1e-9);
+      EXPECT_NEAR(row.exposed_communication, use.exposed_communication() / seconds, 1e-9);
+      // A rank that is done before the others waits for them.
+      EXPECT_NEAR(row.bubble, (use.bubble() + seconds - use.step) / seconds, 1e-9);
+    }
+  }
+}
+
 TEST(StepChart, PassesAreMicroBatchesOfChunks) {
   const Step step = StepOf(VShapePlan());
   std::set<std::tuple<int, int, Activity>> passes;
@@ -201,6 +222,21 @@ TEST(Rasterize, AColumnIsWhatFillsMostOfIt) {
   EXPECT_EQ(kinds, "FFU~.");
   EXPECT_TRUE(Rasterize(row, 10, 0).empty());
   EXPECT_EQ(Rasterize(row, 0, 3).size(), 3u) << "a step without time";
+}
+
+TEST(Rasterize, ShortPassesComeInTheProportionOfTheirTimes) {
+  StageRow row;
+  for (int pass = 0; pass < 1000; ++pass) {  // a quarter forward, three quarters backward
+    row.passes.push_back({Activity::kForward, 0, pass, 1.0 * pass, pass + 1.0});
+    row.pieces.push_back({Activity::kForward, pass, 1.0 * pass, pass + 0.25});
+    row.pieces.push_back({Activity::kBackward, pass, pass + 0.25, pass + 1.0});
+  }
+  int forward = 0;
+  for (const Column& column : Rasterize(row, 1000, 40)) {
+    ASSERT_EQ(column.kind, Column::Kind::kBusy);
+    if (column.activity == Activity::kForward) ++forward;
+  }
+  EXPECT_NEAR(forward, 10, 1);
 }
 
 TEST(Sample, IsSpreadEvenlyFromFirstToLast) {
@@ -250,7 +286,7 @@ TEST(TextChart, ManyStagesAreSampledAndSaidSo) {
 
 TEST(TextChart, NothingToShow) {
   EXPECT_EQ(TextChart({}, {}), "");
-  EXPECT_EQ(MemoryBars(Plan(), {}, {}).find("stage 0"), 0u);
+  EXPECT_EQ(MemoryBars(TwoStagePlan(), {}, {}).find("stage 0"), 0u);
 }
 
 TEST(MemoryBars, PartsBudgetAndFigures) {
@@ -287,7 +323,7 @@ TEST(SvgChart, ALargeStepStaysSmall) {
   const std::string svg = SvgChart({}, plan, LargeChart(64, 512), {});
   ExpectXml(svg);
   EXPECT_LT(svg.size(), 200'000u);
-  const std::string sampled = SvgChart({}, Plan(), LargeChart(200, 4), {});
+  const std::string sampled = SvgChart({}, plan, LargeChart(200, 4), {});
   EXPECT_THAT(sampled, HasSubstr("64 of 200 stages are shown"));
 }
 
@@ -348,13 +384,13 @@ TEST(ComparisonTable, ARowASchedule) {
        .exposed_communication_ratio = 0.0625,
        .peak_bytes = 2 << 20,
        .held_micro_batches = 2.5},
-      {.name = "zb_v", .refusal = "two chunks\nare needed"}};
+      {.name = "zb_v", .refusal = "two chunks\nare needed\n\na picture\n"}};
   EXPECT_EQ(ComparisonTable(schedules),
             "SCHEDULE  STEP   OF BEST  BUBBLE  EXPOSED  PEAK MEMORY  OF BEST  RANK  HELD\n"
             "gpipe     3.0 s  1.50x    25.0%   0.0%     3.0 MiB      1.50x    1     8.0\n"
             "1f1b      2.0 s  1.00x    12.5%   6.2%     2.0 MiB      1.00x    0     2.5\n"
             "zb_v      -      -        -       -        -            -        -     -     cannot "
-            "run: two chunks are needed\n"
+            "run: two chunks: are needed\n"
             "EXPOSED: waits for GATHER, REDUCE or TIE_PARAM. HELD: micro-batches whose activations "
             "the fullest stage holds at once.\n");
 }

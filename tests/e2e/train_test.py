@@ -7,6 +7,7 @@ import signal
 import subprocess
 import unittest
 import urllib.request
+from xml.etree import ElementTree
 
 from cluster import Cluster, BIN
 
@@ -175,9 +176,44 @@ class TrainTest(unittest.TestCase):
                                 capture_output=True, text=True, env={"HOME": "/nonexistent"})
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("2 stages x 2 replicas", result.stdout)
-        self.assertIn("0F0", result.stdout)
+        for word in ["F0", "B0", "bubble", "stage 1", "optimizer"]:
+            self.assertIn(word, result.stdout)
+        self.assertNotIn("\x1b", result.stdout)
         plan = json.loads(self.cluster.run("plan", "-f", str(self.cluster.root / "job.yaml"), "--workers", "4", "-o", "json").out)
         self.assertEqual(len(plan["train"]), 4)
+
+    def plan(self, *arguments):
+        return self.cluster.run("plan", "-f", str(self.cluster.root / "job.yaml"), "--workers", "4", *arguments)
+
+    def test_every_form_of_a_plan(self):
+        self.assertIn("0F0", self.plan("-o", "program").out)
+        ElementTree.fromstring(self.plan("-o", "svg").out)
+        events = json.loads(self.plan("-o", "trace").out)["traceEvents"]
+        self.assertTrue({"M", "X", "s", "f"} <= {event["ph"] for event in events})
+
+    def test_a_schedule_that_was_written_is_read_and_is_the_same(self):
+        first = self.plan("--schedule", "1f1b", "-o", "csv")
+        self.assertEqual(first.code, 0, first)
+        path = self.cluster.root / "schedule.csv"
+        path.write_text(first.out)
+        again = self.plan("--schedule", f"csv:{path}", "-o", "csv")
+        self.assertEqual(again.code, 0, again)
+        self.assertEqual(again.out, first.out)
+
+    def test_a_schedule_that_cannot_run_is_shown(self):
+        path = self.cluster.root / "circle.csv"
+        path.write_text("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")
+        result = self.plan("--schedule", f"csv:{path}")
+        self.assertEqual(result.code, 2, result)
+        for word in ["row 0, column 1", "0B0", "waits for 1B0", "^^^"]:
+            self.assertIn(word, result.err)
+
+    def test_schedules_are_compared(self):
+        result = self.plan("--compare", "gpipe,1f1b,nonsense")
+        self.assertEqual(result.code, 0, result)
+        lines = result.out.splitlines()
+        self.assertEqual([line.split()[0] for line in lines[:4]], ["SCHEDULE", "gpipe", "1f1b", "nonsense"])
+        self.assertIn("cannot run", lines[3])
 
     def test_completion_is_valid_bash(self):
         script = self.cluster.run("completion", "bash").out
