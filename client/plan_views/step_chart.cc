@@ -237,8 +237,9 @@ struct Coverage {
   std::array<double, 2> idle{};
 };
 
-// Chooses column by column. An activity that a column has and does not show counts for more in the
-// next one, so that where passes are shorter than columns, letters come in the proportion of times.
+// Chooses column by column: a piece that fills half of a column has it. Where pieces are shorter,
+// an activity that a column has and does not show counts for more in the next one, so that
+// activities come in the proportion of their times.
 class Chooser {
  public:
   Column Choose(const Coverage& coverage) {
@@ -251,6 +252,11 @@ class Chooser {
       column.kind = exposed > bubble ? Column::Kind::kExposed : Column::Kind::kBubble;
       return column;
     }
+    const auto longest = std::max_element(coverage.longest.begin(), coverage.longest.end());
+    if (2 * *longest >= busy + exposed + bubble) {
+      owed_.fill(0);
+      return Busy(coverage, static_cast<size_t>(longest - coverage.longest.begin()));
+    }
     size_t chosen = kNumActivities;
     for (size_t a = 0; a < kNumActivities; ++a) {
       owed_[a] += coverage.busy[a];
@@ -258,10 +264,14 @@ class Chooser {
       if (chosen == kNumActivities || owed_[a] > owed_[chosen]) chosen = a;
     }
     owed_[chosen] -= busy;
-    return {Column::Kind::kBusy, static_cast<Activity>(chosen), coverage.pass[chosen]};
+    return Busy(coverage, chosen);
   }
 
  private:
+  static Column Busy(const Coverage& coverage, size_t activity) {
+    return {Column::Kind::kBusy, static_cast<Activity>(activity), coverage.pass[activity]};
+  }
+
   std::array<double, kNumActivities> owed_{};  // seconds
 };
 
