@@ -55,12 +55,12 @@ class CommandLine {
   Command run_;
   SubmitOptions submit_;
   JobOptions job_;
+  WorkerOptions worker_;
   WaitOptions wait_;
   LogsOptions logs_;
   StepsOptions steps_;
   PlanOptions plan_;
   LocalClusterOptions local_;
-  std::string local_device_ = "cpu";
   std::string local_directory_;
   std::string server_;
   int logs_rank_ = -1;
@@ -91,14 +91,30 @@ void CommandLine::AddLocal() {
   CLI::App& local = *app_.add_subcommand("local", "A whole cluster on this machine");
   local.require_subcommand(1);
   local_.directory = DefaultLocalDirectory();
-  CLI::App& up = Add(local, "up", "Start a coordinator and workers",
-                     [this] { return LocalUp(local_, local_device_); });
+  CLI::App& up =
+      Add(local, "up", "Start a coordinator and workers", [this] { return LocalUp(local_); });
   up.add_option("--workers", local_.workers, "Worker daemons")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  up.add_option("--device", local_device_, "Device of the workers")
+  up.add_option("--device", local_.device,
+                "Device of the workers; synthetic takes the time of computing and computes nothing")
       ->check(CLI::IsMember({"cpu", "cuda", "synthetic"}))
       ->capture_default_str();
+  CLI::Option* pass_seconds =
+      up.add_option("--synthetic-pass-seconds", local_.synthetic_pass_seconds,
+                    "Synthetic: time of each of F, I, W and R of a block; B takes twice as long "
+                    "(default: 0.01)")
+          ->check(CLI::PositiveNumber);
+  up.add_option("--synthetic-flops", local_.synthetic_flops,
+                "Synthetic: each pass takes its floating point operations by this rate instead")
+      ->check(CLI::PositiveNumber)
+      ->excludes(pass_seconds);
+  up.add_option("--slow-down", local_.slow_down,
+                "WORKER=FACTOR: each compute pass of that worker takes FACTOR times as long; may "
+                "be repeated")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
   up.add_option("--threads", local_.threads, "Threads of each worker (0: cores / workers)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -208,9 +224,15 @@ void CommandLine::AddPlan() {
 void CommandLine::AddWorkersAndCheckpoints() {
   CLI::App& workers = *app_.add_subcommand("workers", "The workers of a cluster");
   workers.require_subcommand(1);
-  CLI::App& list = Add(workers, "list", "List the workers", [this] { return ListWorkers(job_); });
-  AddServer(list, job_.server);
-  AddOutput(list, job_.output, {"table", "json"});
+  CLI::App& list =
+      Add(workers, "list", "List the workers", [this] { return ListWorkers(worker_); });
+  AddServer(list, worker_.server);
+  AddOutput(list, worker_.output, {"table", "json"});
+  CLI::App& describe = Add(workers, "describe", "Show one worker, with what its device achieves",
+                           [this] { return DescribeWorker(worker_); });
+  AddServer(describe, worker_.server);
+  describe.add_option("worker", worker_.worker, "Worker id")->required();
+  AddOutput(describe, worker_.output, {"table", "json"});
   CLI::App& checkpoints = *app_.add_subcommand("checkpoints", "The checkpoints of a job");
   checkpoints.require_subcommand(1);
   CLI::App& of_job = Add(checkpoints, "list", "List a job's checkpoints",

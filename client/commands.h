@@ -31,7 +31,13 @@ ExitCode ListJobs(const JobOptions& options);
 ExitCode DescribeJob(const JobOptions& options);
 ExitCode CancelJob(const JobOptions& options);
 ExitCode ListCheckpoints(const JobOptions& options);
-ExitCode ListWorkers(const JobOptions& options);
+
+struct WorkerOptions {
+  std::string server, worker;
+  Output output = Output::kTable;
+};
+ExitCode ListWorkers(const WorkerOptions& options);
+ExitCode DescribeWorker(const WorkerOptions& options);
 
 struct WaitOptions {
   std::string server, job;
@@ -71,7 +77,7 @@ struct PlanOptions {
 };
 ExitCode ShowPlan(const PlanOptions& options);
 
-ExitCode LocalUp(const LocalClusterOptions& options, const std::string& device);
+ExitCode LocalUp(const LocalClusterOptions& options);
 ExitCode LocalDown(const std::string& directory);
 ExitCode LocalStatus(const std::string& directory);
 

@@ -9,10 +9,11 @@ _esteira() {
   case "$COMP_CWORD:$command" in
     1:*) words="local submit list describe wait cancel logs steps plan workers checkpoints generate evaluate health version completion" ;;
     2:local) words="up down status" ;;
-    2:workers | 2:checkpoints) words="list" ;;
+    2:workers) words="list describe" ;;
+    2:checkpoints) words="list" ;;
     2:completion) words="bash" ;;
     *:submit) words="--file --set --follow --dry-run --name --priority --request-id --output --server --help" ;;
-    *:local) words="--workers --device --threads --dir --port --help" ;;
+    *:local) words="--workers --device --synthetic-pass-seconds --synthetic-flops --slow-down --threads --dir --port --help" ;;
     *:plan) words="--file --set --workers --cluster --schedule --compare --output --help" ;;
     *:logs) words="--follow --rank --tail --server --help" ;;
     *:steps) words="--follow --output --server --help" ;;
@@ -24,7 +25,7 @@ _esteira() {
   case "${COMP_WORDS[COMP_CWORD - 1]}" in
     -f | --file | --cluster | --data | --dir) COMPREPLY=($(compgen -f -- "$word")); return ;;
     --for) words="QUEUED RUNNING SUCCEEDED FAILED CANCELLED" ;;
-    --device) words="cpu" ;;
+    --device) words="cpu synthetic" ;;
   esac
   if [[ "$COMP_CWORD" == 2 && "$command" =~ ^(describe|wait|cancel|logs|steps)$ && "$word" != -* ]]; then
     words="$(esteira list 2>/dev/null | awk 'NR > 1 {print $1}')"

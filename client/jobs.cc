@@ -182,29 +182,6 @@ ExitCode ListCheckpoints(const JobOptions& options) {
   });
 }
 
-ExitCode ListWorkers(const JobOptions& options) {
-  return WithConnection(options.server, [&](const Connection& connection) -> absl::Status {
-    v1::ListWorkersResponse response;
-    RETURN_IF_ERROR(connection.ListWorkers(v1::ListWorkersRequest(), response));
-    if (options.output == Output::kJson) {
-      std::cout << ToPrettyJson(response) << "\n";
-      return absl::OkStatus();
-    }
-    std::vector<std::vector<std::string>> rows = {
-        {"ID", "STATE", "HOST", "DEVICE", "THREADS", "MEMORY", "JOB", "RANK", "HEARTBEAT"}};
-    for (const v1::Worker& worker : response.workers()) {
-      const bool busy = !worker.job().empty();
-      rows.push_back({worker.id(), v1::WorkerState_Name(worker.state()), worker.host(),
-                      worker.device(), absl::StrCat(worker.threads()),
-                      FormatBytes(worker.memory_bytes()), busy ? worker.job() : "-",
-                      busy ? absl::StrCat(worker.rank()) : "-",
-                      FormatAge(worker.last_heartbeat_time(), absl::Now()) + " ago"});
-    }
-    PrintTable(rows, std::cout);
-    return absl::OkStatus();
-  });
-}
-
 ExitCode WaitForJob(const WaitOptions& options) {
   v1::JobState wanted = v1::JOB_STATE_UNSPECIFIED;
   const std::string& name = options.state;

@@ -22,10 +22,10 @@ void PrintCluster(const LocalCluster& cluster) {
 
 }  // namespace
 
-ExitCode LocalUp(const LocalClusterOptions& options, const std::string& device) {
-  if (device != "cpu") {
-    return ReportError(absl::InvalidArgumentError(absl::StrCat(
-        "--device ", device, ": this build has the cpu device only; use --device cpu")));
+ExitCode LocalUp(const LocalClusterOptions& options) {
+  if (options.device == "cuda") {
+    return ReportError(absl::InvalidArgumentError(
+        "--device cuda: this build has no CUDA; use --device cpu, or synthetic"));
   }
   const absl::StatusOr<LocalCluster> cluster = StartLocalCluster(options);
   if (!cluster.ok()) return ReportError(cluster.status());

@@ -10,10 +10,13 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -42,6 +45,7 @@ std::string AbsoluteFolder(const std::string& folder) {
 }
 
 std::string ClusterFile(const std::string& directory) { return directory + "/cluster.json"; }
+std::string WorkerName(int index) { return absl::StrCat("worker-", index); }
 std::string DefaultFile() { return StateFolder() + "/default-local-cluster"; }
 
 // Field 22 of /proc/PID/stat, or 0 when there is no such process or it is a zombie.
@@ -168,19 +172,56 @@ absl::Status StartCoordinator(const LocalClusterOptions& options, LocalCluster& 
   return absl::OkStatus();
 }
 
+// FACTOR of each WORKER=FACTOR. The worker checks the factor.
+absl::StatusOr<std::map<std::string, std::string>> SlowDowns(const LocalClusterOptions& options) {
+  std::map<std::string, std::string> factors;
+  for (const std::string& text : options.slow_down) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    int index = -1;
+    if (parts.size() != 2 || !absl::StartsWith(parts[0], "worker-") ||
+        !absl::SimpleAtoi(parts[0].substr(7), &index) || WorkerName(index) != parts[0] ||
+        index >= options.workers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--slow-down ", text, ": use WORKER=FACTOR, with a worker of ",
+                       WorkerName(0), " to ", WorkerName(options.workers - 1)));
+    }
+    factors[parts[0]] = parts[1];
+  }
+  return factors;
+}
+
+std::vector<std::string> WorkerCommand(const LocalClusterOptions& options,
+                                       const LocalCluster& cluster, const std::string& name) {
+  std::vector<std::string> command = {ProgramPath("esteira-worker"),
+                                      absl::StrCat("--coordinator=", cluster.server),
+                                      absl::StrCat("--id=", name),
+                                      absl::StrCat("--device=", options.device),
+                                      absl::StrCat("--threads=", options.threads),
+                                      absl::StrCat("--workers_on_host=", options.workers),
+                                      "--metrics_listen=127.0.0.1:0"};
+  if (!options.synthetic_pass_seconds.empty()) {
+    command.push_back(absl::StrCat("--synthetic_pass_seconds=", options.synthetic_pass_seconds));
+  }
+  if (!options.synthetic_flops.empty()) {
+    command.push_back(absl::StrCat("--synthetic_flops=", options.synthetic_flops));
+  }
+  return command;
+}
+
 absl::Status StartWorkers(const LocalClusterOptions& options, LocalCluster& cluster) {
   RealFileSystem files;
+  ASSIGN_OR_RETURN(const auto slow_downs, SlowDowns(options));
   for (int i = 0; i < options.workers; ++i) {
-    const std::string name = absl::StrCat("worker-", i);
+    const std::string name = WorkerName(i);
     const std::string ports_path = absl::StrCat(options.directory, "/", name, ".ports");
     RETURN_IF_ERROR(files.RemoveAll(ports_path));
+    std::vector<std::string> command = WorkerCommand(options, cluster, name);
+    command.push_back(absl::StrCat("--port_file=", ports_path));
+    const auto slow = slow_downs.find(name);
+    if (slow != slow_downs.end()) command.push_back(absl::StrCat("--slow_down=", slow->second));
     ASSIGN_OR_RETURN(
         LocalDaemon worker,
-        StartDaemon(name, absl::StrCat(options.directory, "/logs/", name, ".log"),
-                    {ProgramPath("esteira-worker"), absl::StrCat("--coordinator=", cluster.server),
-                     absl::StrCat("--id=", name), absl::StrCat("--threads=", options.threads),
-                     absl::StrCat("--workers_on_host=", options.workers),
-                     "--metrics_listen=127.0.0.1:0", absl::StrCat("--port_file=", ports_path)}));
+        StartDaemon(name, absl::StrCat(options.directory, "/logs/", name, ".log"), command));
     cluster.daemons.push_back(worker);
   }
   for (size_t i = 1; i < cluster.daemons.size(); ++i) {

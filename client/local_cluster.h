@@ -28,8 +28,12 @@ struct LocalCluster {
 struct LocalClusterOptions {
   std::string directory;
   int workers = 2;
-  int threads = 0;  // of each worker; 0: the machine's cores divided by the workers
-  int port = 0;     // 0: any free one
+  int threads = 0;             // of each worker; 0: the machine's cores divided by the workers
+  int port = 0;                // 0: any free one
+  std::string device = "cpu";  // cpu | synthetic
+  std::string synthetic_pass_seconds;  // as the worker's flags; empty: not given
+  std::string synthetic_flops;
+  std::vector<std::string> slow_down;  // "worker-2=2.5": that worker's --slow_down
 };
 
 // Starts the daemons, waits until every worker is registered, and makes this cluster the default.

@@ -33,11 +33,26 @@
 #include "worker/agent/agent.h"
 #include "worker/device/device.h"
 #include "worker/inference/commands.h"
+#include "worker/trainer/compute.h"
 #include "worker/trainer/trainer.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "The coordinator, host:port");
 ABSL_FLAG(std::string, id, "",
           "Name of this worker, unique in the cluster; default: the host's name");
+ABSL_FLAG(std::string, device, "cpu",
+          "cpu | synthetic (takes the time of computing, computes nothing: the loss is 0)");
+ABSL_FLAG(double, synthetic_pass_seconds, 0,
+          "Synthetic: each of F, I, W and R of a block takes so long, B twice, embedding and head "
+          "nothing; 0: 0.01, unless --synthetic_flops is given");
+ABSL_FLAG(double, synthetic_flops, 0,
+          "Synthetic: each pass takes its floating point operations by this rate; 0: see "
+          "--synthetic_pass_seconds");
+ABSL_FLAG(
+    double, slow_down, 1,
+    "Make each of F, B, I, W and R take so many times as long, for trials of uneven clusters");
+ABSL_FLAG(double, flops_fp32, 0, "What the device achieves; 0: measured at the start");
+ABSL_FLAG(double, flops_bf16, 0, "What the device achieves; 0: measured at the start");
+ABSL_FLAG(double, memory_bytes_per_second, 0, "What the device achieves; 0: measured at the start");
 ABSL_FLAG(int, threads, 0,
           "Threads of the compute kernels; 0: the machine's cores, by --workers_on_host");
 ABSL_FLAG(int64_t, memory_bytes, 0,
@@ -107,7 +122,61 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
-AgentOptions MakeAgentOptions() {
+ComputeOptions MakeComputeOptions() {
+  return {.device = absl::GetFlag(FLAGS_device),
+          .threads = Threads(),
+          .memory_bytes = MemoryBytes(),
+          .synthetic_pass_seconds = absl::GetFlag(FLAGS_synthetic_pass_seconds),
+          .synthetic_flops = absl::GetFlag(FLAGS_synthetic_flops),
+          .slow_down = absl::GetFlag(FLAGS_slow_down)};
+}
+
+ComputeRates GivenRates() {
+  return {.flops_fp32 = absl::GetFlag(FLAGS_flops_fp32),
+          .flops_bf16 = absl::GetFlag(FLAGS_flops_bf16),
+          .memory_bytes_per_second = absl::GetFlag(FLAGS_memory_bytes_per_second)};
+}
+
+// What was given is not measured.
+absl::StatusOr<ComputeRates> Rates(const ComputeOptions& compute) {
+  const ComputeRates given = GivenRates();
+  if (!(given.flops_fp32 >= 0) || !(given.flops_bf16 >= 0) ||
+      !(given.memory_bytes_per_second >= 0)) {
+    return absl::InvalidArgumentError(
+        "--flops_fp32, --flops_bf16 and --memory_bytes_per_second must be positive");
+  }
+  RETURN_IF_ERROR(CheckCompute(compute));
+  if (compute.device != "synthetic" && given.flops_fp32 > 0 && given.flops_bf16 > 0 &&
+      given.memory_bytes_per_second > 0) {
+    return given;
+  }
+  ASSIGN_OR_RETURN(ComputeRates rates, MeasureRates(compute));
+  if (given.flops_fp32 > 0) rates.flops_fp32 = given.flops_fp32;
+  if (given.flops_bf16 > 0) rates.flops_bf16 = given.flops_bf16;
+  if (given.memory_bytes_per_second > 0) {
+    rates.memory_bytes_per_second = given.memory_bytes_per_second;
+  }
+  return rates;
+}
+
+// The trainer's flags: it computes with what the daemon has described.
+std::vector<std::string> TrainerCommand(const ComputeOptions& compute, const ComputeRates& rates) {
+  return {"/proc/self/exe",
+          "trainer",
+          absl::StrCat("--device=", compute.device),
+          absl::StrCat("--synthetic_pass_seconds=", compute.synthetic_pass_seconds),
+          absl::StrCat("--synthetic_flops=", compute.synthetic_flops),
+          absl::StrCat("--slow_down=", compute.slow_down),
+          absl::StrCat("--flops_fp32=", rates.flops_fp32),
+          absl::StrCat("--flops_bf16=", rates.flops_bf16),
+          absl::StrCat("--memory_bytes_per_second=", rates.memory_bytes_per_second),
+          absl::StrCat("--threads=", compute.threads),
+          absl::StrCat("--memory_bytes=", compute.memory_bytes),
+          absl::StrCat("--network_device=", absl::GetFlag(FLAGS_network_device)),
+          absl::StrCat("--log_level=", absl::GetFlag(FLAGS_log_level))};
+}
+
+AgentOptions MakeAgentOptions(const ComputeOptions& compute, const ComputeRates& rates) {
   AgentOptions options;
   options.host = HostName();
   options.session.coordinator = absl::GetFlag(FLAGS_coordinator);
@@ -115,16 +184,13 @@ AgentOptions MakeAgentOptions() {
       absl::GetFlag(FLAGS_id).empty() ? options.host : absl::GetFlag(FLAGS_id);
   absl::BitGen random;
   options.session.incarnation = absl::Uniform<uint64_t>(random);
-  options.memory_bytes = MemoryBytes();
-  options.threads = Threads();
+  options.device = compute.device;
+  options.memory_bytes = compute.memory_bytes;
+  options.threads = compute.threads;
+  options.rates = rates;
   options.version = ESTEIRA_VERSION;
   options.orphan_timeout = absl::GetFlag(FLAGS_orphan_timeout);
-  options.trainer_command = {"/proc/self/exe",
-                             "trainer",
-                             absl::StrCat("--threads=", options.threads),
-                             absl::StrCat("--memory_bytes=", options.memory_bytes),
-                             absl::StrCat("--network_device=", absl::GetFlag(FLAGS_network_device)),
-                             absl::StrCat("--log_level=", absl::GetFlag(FLAGS_log_level))};
+  options.trainer_command = TrainerCommand(compute, rates);
   return options;
 }
 
@@ -165,7 +231,9 @@ absl::Status RunDaemon() {
   ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(absl::GetFlag(FLAGS_log_level)));
   BlockStopSignals();
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("esteira-worker", level);
-  const AgentOptions options = MakeAgentOptions();
+  const ComputeOptions compute = MakeComputeOptions();
+  ASSIGN_OR_RETURN(const ComputeRates rates, Rates(compute));
+  const AgentOptions options = MakeAgentOptions(compute, rates);
   const Logger log = Logger(*sink).With("worker", options.session.worker_id);
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry);
@@ -191,8 +259,8 @@ absl::Status RunTrainerProcess() {
   const std::unique_ptr<LogSink> sink = MakeStderrLogSink("trainer", level);
   Channel channel(kChannelDescriptor);
   return RunTrainer(channel,
-                    {.threads = Threads(),
-                     .memory_bytes = MemoryBytes(),
+                    {.compute = MakeComputeOptions(),
+                     .rates = GivenRates(),
                      .network_device = absl::GetFlag(FLAGS_network_device)},
                     Logger(*sink));
 }

@@ -56,7 +56,16 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
           registry, "esteira_worker_dropped_log_lines_total",
           "Lines of the trainer's output that came faster than the coordinator took them")),
       connected_(GaugeOf(registry, "esteira_worker_connected",
-                         "1 while the session with the coordinator is open")) {
+                         "1 while the session with the coordinator is open")),
+      memory_bytes_per_second_(GaugeOf(registry, "esteira_worker_memory_bytes_per_second",
+                                       "Memory bandwidth of the device; 0: not known")) {
+  auto& flops = prometheus::BuildGauge()
+                    .Name("esteira_worker_flops")
+                    .Help("Operations a second of a matrix product on the device; 0: not known")
+                    .Register(registry);
+  for (const char* precision : {"fp32", "bf16"}) {
+    flops_[precision] = &flops.Add({{"precision", precision}});
+  }
   auto& moved = prometheus::BuildCounter()
                     .Name("esteira_worker_moved_bytes_total")
                     .Help("Bytes that the rank moved to or from other ranks")
@@ -72,6 +81,12 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
                     .Help("Trainer processes that ended, by cause")
                     .Register(registry);
   for (const auto& [cause, name] : kCauses) trainer_exits_[cause] = &exits.Add({{"cause", name}});
+}
+
+void WorkerMetrics::SetRates(double flops_fp32, double flops_bf16, double memory_bytes_per_second) {
+  flops_["fp32"]->Set(flops_fp32);
+  flops_["bf16"]->Set(flops_bf16);
+  memory_bytes_per_second_.Set(memory_bytes_per_second);
 }
 
 void WorkerMetrics::ObserveStep(const StepObservation& step) {

@@ -46,6 +46,8 @@ class WorkerMetrics {
   void ObserveExit(ExitCause cause);
   void CountDroppedLine();
   void SetConnected(bool connected);
+  // What the device achieves, in the two precisions and from memory; 0: not known.
+  void SetRates(double flops_fp32, double flops_bf16, double memory_bytes_per_second);
 
  private:
   prometheus::Counter& steps_;
@@ -58,6 +60,8 @@ class WorkerMetrics {
   prometheus::Counter& trainer_starts_;
   prometheus::Counter& lines_dropped_;
   prometheus::Gauge& connected_;
+  prometheus::Gauge& memory_bytes_per_second_;
+  std::map<std::string, prometheus::Gauge*> flops_;  // by precision
   std::map<std::pair<std::string, std::string>, prometheus::Counter*>
       bytes_moved_;  // transport, operation
   std::map<ExitCause, prometheus::Counter*> trainer_exits_;

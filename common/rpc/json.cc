@@ -3,12 +3,15 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/timestamp.h"
@@ -95,21 +98,23 @@ std::string ValueText(const Message& message, const FieldDescriptor& field, int 
   return IsText(field, text) ? Quoted(text) : text;
 }
 
+// The entries of a map by key: their own order differs from run to run.
 std::string ListText(const Message& message, const FieldDescriptor& field, int indent) {
   const int size = message.GetReflection()->FieldSize(message, &field);
-  std::string text = field.is_map() ? "{" : "[";
+  std::vector<std::string> items;
   for (int i = 0; i < size; ++i) {
-    if (i > 0) text += ", ";
     if (field.is_map()) {
       const Message& entry = message.GetReflection()->GetRepeatedMessage(message, &field, i);
       const auto& type = *field.message_type();
-      text +=
-          Quoted(FieldText(entry, "key")) + ": " + ValueText(entry, *type.map_value(), -1, indent);
+      items.push_back(Quoted(FieldText(entry, "key")) + ": " +
+                      ValueText(entry, *type.map_value(), -1, indent));
     } else {
-      text += ValueText(message, field, i, indent);
+      items.push_back(ValueText(message, field, i, indent));
     }
   }
-  return text + (field.is_map() ? "}" : "]");
+  if (field.is_map()) std::sort(items.begin(), items.end());
+  return absl::StrCat(field.is_map() ? "{" : "[", absl::StrJoin(items, ", "),
+                      field.is_map() ? "}" : "]");
 }
 
 bool IsPresent(const Message& message, const FieldDescriptor& field) {

@@ -155,7 +155,8 @@ void MergeSteps(Turn& turn, ActiveJob& active) {
     if (!IsComplete(group, step, it->second)) return;
     absl::StatusOr<MergedStep> merged =
         MergeStep(it->second, {active.job.epoch, active.job.peak_flops, active.job.flops_per_token,
-                               !group.memory_recorded});
+                               !group.memory_recorded,
+                               active.job.plan ? &active.job.plan->prediction : nullptr});
     group.parts.erase(it);
     for (RankState& rank : group.ranks) {
       while (!rank.unmerged.empty() && rank.unmerged.front().first <= step) {

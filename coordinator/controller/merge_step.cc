@@ -50,9 +50,30 @@ void Accumulate(const StepRecord& part, StepRecord& record) {
   record.step_seconds = std::max(record.step_seconds, part.step_seconds);
   record.bubble_ratio += part.bubble_ratio;
   record.exposed_communication_ratio += part.exposed_communication_ratio;
+  for (size_t op = 0; op < part.op_seconds.size(); ++op) {
+    record.op_seconds[op] += part.op_seconds[op];
+  }
   record.skipped = record.skipped || part.skipped;
   if (record.skip_cause.empty()) record.skip_cause = part.skip_cause;
   if (!record.validation_loss) record.validation_loss = part.validation_loss;
+}
+
+void AccumulateMemory(const MemoryUse& part, StepRecord& record) {
+  record.peak_bytes = std::max(record.peak_bytes, part.total());
+  MemoryUse& peak = record.peak_memory;
+  peak.parameters = std::max(peak.parameters, part.parameters);
+  peak.gradients = std::max(peak.gradients, part.gradients);
+  peak.optimizer = std::max(peak.optimizer, part.optimizer);
+  peak.slots = std::max(peak.slots, part.slots);
+  peak.workspace = std::max(peak.workspace, part.workspace);
+}
+
+void SetPrediction(const Prediction& prediction, StepRecord& record) {
+  record.predicted_step_seconds = prediction.step_seconds;
+  record.predicted_bubble_ratio = prediction.bubble_ratio;
+  for (const MemoryUse& memory : prediction.memory) {
+    record.predicted_peak_bytes = std::max(record.predicted_peak_bytes, memory.total());
+  }
 }
 
 void SetRates(const StepContext& context, StepRecord& record) {
@@ -93,6 +114,7 @@ absl::StatusOr<MergedStep> MergeStep(const std::vector<std::optional<StepPart>>&
     const StepPart& part = *parts[rank];
     RETURN_IF_ERROR(CheckAgreement(first_rank, (*first)->record, rank, part.record));
     Accumulate(part.record, record);
+    if (part.memory) AccumulateMemory(*part.memory, record);
     ++num_parts;
     if (part.hash_part) ++num_hashes;
     hash += part.hash_part.value_or(0);
@@ -107,6 +129,7 @@ absl::StatusOr<MergedStep> MergeStep(const std::vector<std::optional<StepPart>>&
   record.exposed_communication_ratio /= static_cast<double>(num_parts);
   if (num_hashes == parts.size()) record.parameter_hash = Hex64(hash);
   SetRates(context, record);
+  if (context.prediction != nullptr) SetPrediction(*context.prediction, record);
   return merged;
 }
 

@@ -12,7 +12,8 @@ struct StepContext {
   int64_t epoch = 0;
   double peak_flops = 0;  // of all ranks; 0: not known
   double flops_per_token = 0;
-  bool with_memory = false;  // keep the ranks' measured memory
+  bool with_memory = false;                // keep the ranks' measured memory
+  const Prediction* prediction = nullptr;  // of the plan; null: not known
 };
 
 struct MergedStep {
@@ -23,7 +24,8 @@ struct MergedStep {
 // The ranks' views of one step as one record. `parts` are by rank; one that is absent was lost on
 // its way (at least one is there). Loss, norm, tokens and validation loss must be the same to the
 // bit: Internal names two ranks that disagree. Step seconds are the slowest rank's, ratios are
-// means, hash parts add up modulo 2^64 when every rank sent one.
+// means, the seconds of each op are sums, peak memory is the largest, hash parts add up modulo 2^64
+// when every rank sent one.
 absl::StatusOr<MergedStep> MergeStep(const std::vector<std::optional<StepPart>>& parts,
                                      const StepContext& context);
 

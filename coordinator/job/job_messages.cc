@@ -133,6 +133,15 @@ v1::StepRecord EncodeStepRecord(const StepRecord& record) {
   message.set_gradient_norm_bits(BitsOf(record.gradient_norm));
   if (record.validation_loss) message.set_validation_loss(*record.validation_loss);
   for (const MemoryUse& memory : record.memory) EncodeMemory(memory, *message.add_memory());
+  for (int op = 0; op < kNumOps; ++op) {
+    const double seconds = record.op_seconds[static_cast<size_t>(op)];
+    if (seconds > 0) (*message.mutable_op_seconds())[OpName(static_cast<Op>(op))] = seconds;
+  }
+  message.set_peak_bytes(record.peak_bytes);
+  EncodeMemory(record.peak_memory, *message.mutable_peak_memory());
+  message.set_predicted_step_seconds(record.predicted_step_seconds);
+  message.set_predicted_bubble_ratio(record.predicted_bubble_ratio);
+  message.set_predicted_peak_bytes(record.predicted_peak_bytes);
   return message;
 }
 
@@ -157,6 +166,16 @@ StepRecord DecodeStepRecord(const v1::StepRecord& message) {
   for (const v1::MemoryProto& memory : message.memory()) {
     record.memory.push_back(DecodeMemory(memory));
   }
+  for (int op = 0; op < kNumOps; ++op) {
+    const auto seconds = message.op_seconds().find(OpName(static_cast<Op>(op)));
+    if (seconds == message.op_seconds().end()) continue;
+    record.op_seconds[static_cast<size_t>(op)] = seconds->second;
+  }
+  record.peak_bytes = message.peak_bytes();
+  record.peak_memory = DecodeMemory(message.peak_memory());
+  record.predicted_step_seconds = message.predicted_step_seconds();
+  record.predicted_bubble_ratio = message.predicted_bubble_ratio();
+  record.predicted_peak_bytes = message.predicted_peak_bytes();
   return record;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,7 +28,13 @@ struct StepRecord {
   std::string parameter_hash;  // empty: not asked for at this step
   int64_t epoch = 0;
   std::optional<double> validation_loss;
-  std::vector<MemoryUse> memory;  // by rank; on the first step of an epoch only
+  std::vector<MemoryUse> memory;             // by rank; on the first step of an epoch only
+  std::array<double, kNumOps> op_seconds{};  // summed over the ranks
+  int64_t peak_bytes = 0;                    // of the rank that holds most
+  MemoryUse peak_memory;                     // the most that any rank holds, kind by kind
+  double predicted_step_seconds = 0;         // by the plan
+  double predicted_bubble_ratio = 0;
+  int64_t predicted_peak_bytes = 0;
 };
 
 // The bits of a double as 16 hex digits.

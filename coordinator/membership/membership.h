@@ -24,6 +24,11 @@ struct WorkerDescription {
   std::string device;
   int64_t memory_bytes = 0;
   int threads = 0;
+  // What the device achieves, measured or given; 0: not known.
+  double flops_fp32 = 0;
+  double flops_bf16 = 0;
+  double memory_bytes_per_second = 0;
+  double pass_seconds = 0;  // synthetic: each pass of a block takes so long
   std::string version;
 };
 

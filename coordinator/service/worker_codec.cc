@@ -1,5 +1,7 @@
 #include "coordinator/service/worker_codec.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/plan/plan_codec.h"
@@ -9,6 +11,9 @@
 
 namespace esteira {
 namespace {
+
+// What is no rate counts as not known.
+double Rate(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
 
 RegisterMessage DecodeRegister(const v1::WorkerMessage& envelope) {
   const v1::Register& message = envelope.register_();
@@ -20,6 +25,10 @@ RegisterMessage DecodeRegister(const v1::WorkerMessage& envelope) {
   worker.device = message.device();
   worker.memory_bytes = message.memory_bytes();
   worker.threads = message.threads();
+  worker.flops_fp32 = Rate(message.flops_fp32());
+  worker.flops_bf16 = Rate(message.flops_bf16());
+  worker.memory_bytes_per_second = Rate(message.memory_bytes_per_second());
+  worker.pass_seconds = Rate(message.pass_seconds());
   worker.version = message.version();
   if (!message.job_id().empty()) {
     result.running = Assignment{message.job_id(), message.epoch(), message.rank()};
@@ -165,6 +174,10 @@ v1::Worker EncodeWorker(const WorkerRecord& worker) {
     message.set_rank(worker.assignment->rank);
   }
   *message.mutable_last_heartbeat_time() = EncodeTime(worker.last_seen);
+  message.set_flops_fp32(worker.description.flops_fp32);
+  message.set_flops_bf16(worker.description.flops_bf16);
+  message.set_memory_bytes_per_second(worker.description.memory_bytes_per_second);
+  message.set_pass_seconds(worker.description.pass_seconds);
   message.set_version(worker.description.version);
   message.set_message(worker.message);
   return message;

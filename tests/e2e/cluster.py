@@ -52,7 +52,7 @@ class Result:
 class Cluster:
     """One `esteira local up` in a folder of its own, with an environment of its own."""
 
-    def __init__(self, workers):
+    def __init__(self, workers, *flags):
         self.root = Path(tempfile.mkdtemp(prefix="esteira-e2e-"))
         self.directory = self.root / "cluster"
         self.environment = dict(os.environ, XDG_STATE_HOME=str(self.root / "state"), XDG_CONFIG_HOME=str(self.root / "config"))
@@ -61,10 +61,12 @@ class Cluster:
         (self.root / "train.txt").write_text(text)
         (self.root / "validation.txt").write_text(text[-20000:])
         (self.root / "job.yaml").write_text(TOY_JOB)
+        self.flags = flags
         self.up(workers)
 
     def up(self, workers):
-        result = self.run("local", "up", "--workers", str(workers), "--threads", "1", "--dir", str(self.directory))
+        result = self.run("local", "up", "--workers", str(workers), "--threads", "1", "--dir", str(self.directory),
+                          *self.flags)
         assert result.code == 0, result
 
     def run(self, *arguments, timeout=120):

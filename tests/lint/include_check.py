@@ -35,7 +35,8 @@ ALLOWED = {
     "worker/inference": ["common/base", "common/plan", "common/checkpoint", "worker/device", "worker/tensor",
                          "worker/kernels", "worker/model", "worker/data", "worker/checkpoint"],
     "worker/trainer": ["common/base", "common/plan", "common/checkpoint", "worker"],
-    "worker/agent": ["common/base", "common/rpc", "common/observability", "worker/trainer/channel.h"],
+    "worker/agent": ["common/base", "common/rpc", "common/observability", "worker/trainer/channel.h",
+                     "worker/trainer/compute_rates.h"],
     "worker": ["common", "worker"],
     "client": ["common", "coordinator/planner/planner.h"],
 }

@@ -33,7 +33,10 @@ ExitCause CauseOf(const v1::Exited& exited) {
 }  // namespace
 
 Agent::Agent(AgentOptions options, WorkerMetrics& metrics, Logger log)
-    : options_(std::move(options)), metrics_(metrics), log_(std::move(log)) {}
+    : options_(std::move(options)), metrics_(metrics), log_(std::move(log)) {
+  metrics_.SetRates(options_.rates.flops_fp32, options_.rates.flops_bf16,
+                    options_.rates.memory_bytes_per_second);
+}
 
 Agent::~Agent() = default;
 
@@ -235,6 +238,10 @@ v1::Register Agent::Registration() const {
   registration.set_device(options_.device);
   registration.set_memory_bytes(options_.memory_bytes);
   registration.set_threads(options_.threads);
+  registration.set_flops_fp32(options_.rates.flops_fp32);
+  registration.set_flops_bf16(options_.rates.flops_bf16);
+  registration.set_memory_bytes_per_second(options_.rates.memory_bytes_per_second);
+  registration.set_pass_seconds(options_.rates.pass_seconds);
   registration.set_version(options_.version);
   if (trainer_) {
     registration.set_job_id(job_id_);

@@ -14,6 +14,7 @@
 #include "esteira/v1/worker.pb.h"
 #include "worker/agent/session.h"
 #include "worker/agent/trainer_process.h"
+#include "worker/trainer/compute_rates.h"
 
 namespace esteira {
 
@@ -23,6 +24,7 @@ struct AgentOptions {
   std::string device = "cpu";
   int64_t memory_bytes = 0;
   int threads = 1;
+  ComputeRates rates;
   std::string version;
   std::vector<std::string> trainer_command;       // run for each epoch
   absl::Duration abort_grace = absl::Seconds(5);  // from the abort to SIGKILL

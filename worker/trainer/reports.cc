@@ -64,6 +64,8 @@ v1::StepReportProto EncodeStep(const StepReport& report, int64_t epoch,
   for (int op = 0; op < kNumOps; ++op) {
     const int64_t bytes = report.op_bytes[static_cast<size_t>(op)];
     if (bytes > 0) (*proto.mutable_bytes_moved())[OpName(static_cast<Op>(op))] = bytes;
+    const double taken = report.op_seconds[static_cast<size_t>(op)];
+    if (taken > 0) (*record.mutable_op_seconds())[OpName(static_cast<Op>(op))] = taken;
   }
   *proto.mutable_memory() = EncodeMemory(device);
   return proto;

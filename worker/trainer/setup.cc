@@ -1,10 +1,8 @@
 #include "worker/trainer/setup.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -15,32 +13,6 @@
 
 namespace esteira {
 namespace {
-
-// The rate of a square matrix product in the job's precision: the best of a few, in operations a
-// second.
-absl::StatusOr<double> MeasureFlops(Device& device, Kernels& kernels, Precision precision) {
-  constexpr int64_t kSize = 512;
-  constexpr int kTrials = 5;
-  const ElementType type = ComputeType(precision);
-  std::vector<Buffer> buffers;
-  std::vector<Tensor> tensors;
-  for (int i = 0; i < 3; ++i) {
-    ASSIGN_OR_RETURN(Buffer buffer,
-                     device.Allocate(kSize * kSize * BytesOf(type), MemoryKind::kOther));
-    tensors.push_back({buffer.data(), type, kSize, kSize});
-    buffers.push_back(std::move(buffer));
-  }
-  const std::unique_ptr<Stream> stream = device.NewStream("calibration");
-  absl::Duration best = absl::InfiniteDuration();
-  for (int trial = 0; trial < kTrials; ++trial) {
-    const absl::Time start = absl::Now();
-    kernels.LinearForward(tensors[0], tensors[1], Tensor{}, WeightLayout::kInOut, tensors[2],
-                          *stream);
-    RETURN_IF_ERROR(stream->Synchronize());
-    best = std::min(best, absl::Now() - start);
-  }
-  return 2.0 * kSize * kSize * kSize / absl::ToDoubleSeconds(best);
-}
 
 absl::Status OpenData(Setup& setup) {
   ASSIGN_OR_RETURN(setup.train, DataSet::Open(setup.job.train, setup.job, true));
@@ -96,10 +68,7 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   RETURN_IF_ERROR(CheckNothingToResume(setup.job));
   RETURN_IF_ERROR(OpenCheckpointDirectory(setup));
   RETURN_IF_ERROR(OpenData(setup));
-  setup.device = MakeCpuDevice({.threads = options.threads, .memory_bytes = options.memory_bytes});
-  setup.kernels = MakeCpuKernels(options.threads);
-  ASSIGN_OR_RETURN(setup.peak_flops,
-                   MeasureFlops(*setup.device, *setup.kernels, setup.plan.precision));
+  ASSIGN_OR_RETURN(setup.compute, MakeCompute(options.compute));
   ASSIGN_OR_RETURN(setup.endpoint, OpenUcx({.job_id = setup.job_id,
                                             .epoch = setup.epoch,
                                             .rank = setup.rank,

@@ -9,8 +9,7 @@
 #include "esteira/v1/worker.pb.h"
 #include "worker/communication/ucx/ucx_transport.h"
 #include "worker/data/data_set.h"
-#include "worker/device/device.h"
-#include "worker/kernels/kernels.h"
+#include "worker/trainer/compute.h"
 #include "worker/trainer/trainer.h"
 
 namespace esteira {
@@ -24,12 +23,10 @@ struct Setup {
   int64_t epoch = 0;
   std::string job_id;
   absl::Duration operation_timeout;
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Kernels> kernels;
+  Compute compute;
   std::unique_ptr<DataSet> train, validation;  // validation: null when the job has none
   std::unique_ptr<UcxEndpoint> endpoint;
   std::unique_ptr<FileLock> checkpoint_lock;  // rank 0 of a job that writes checkpoints
-  double peak_flops = 0;                      // measured
 };
 
 absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options);

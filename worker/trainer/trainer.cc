@@ -67,10 +67,13 @@ void AddSampleIds(const Setup& setup, int64_t step, v1::StepReportProto& report)
 }
 
 absl::Status Trainer::Run() {
-  ASSIGN_OR_RETURN(
-      engine_, Engine::Make(setup_.plan, setup_.job,
-                            {.rank = setup_.rank, .operation_timeout = setup_.operation_timeout},
-                            *setup_.device, *setup_.kernels, transport_));
+  ASSIGN_OR_RETURN(engine_,
+                   Engine::Make(setup_.plan, setup_.job,
+                                {.rank = setup_.rank,
+                                 .operation_timeout = setup_.operation_timeout,
+                                 .check_finite_each_op = setup_.compute.check_finite,
+                                 .make_unit = setup_.compute.make_unit},
+                                *setup_.compute.device, *setup_.compute.kernels, transport_));
   for (step_ = 1; step_ <= setup_.job.steps; ++step_) RETURN_IF_ERROR(TrainStep());
   return absl::OkStatus();
 }
@@ -108,7 +111,8 @@ v1::TrainerReport Trainer::NewReport() const {
 
 absl::Status Trainer::ReportStep(const StepReport& report, std::optional<double> validation_loss) {
   v1::TrainerReport message = NewReport();
-  *message.mutable_step() = EncodeStep(report, setup_.epoch, validation_loss, *setup_.device);
+  *message.mutable_step() =
+      EncodeStep(report, setup_.epoch, validation_loss, *setup_.compute.device);
   const int64_t dropped = transport_.counters().messages_dropped;
   message.mutable_step()->set_messages_dropped(dropped - std::exchange(dropped_before_, dropped));
   if (setup_.rank == 0) {
@@ -174,14 +178,14 @@ class AbortListener {
   std::thread thread_;
 };
 
-absl::Status SendReady(Channel& channel, const Setup& setup) {
+absl::Status SendReady(Channel& channel, const Setup& setup, const ComputeRates& rates) {
   v1::TrainerReport report;
   report.set_job_id(setup.job_id);
   report.set_epoch(setup.epoch);
   report.set_rank(setup.rank);
   report.mutable_ready()->set_address(setup.endpoint->address());
   report.mutable_ready()->set_transport_version(setup.endpoint->version());
-  report.mutable_ready()->set_peak_flops(setup.peak_flops);
+  report.mutable_ready()->set_peak_flops(FlopsOf(rates, setup.plan.precision));
   return channel.Write(report);
 }
 
@@ -195,8 +199,9 @@ absl::StatusOr<v1::Start> AwaitStart(Channel& channel) {
 }
 
 // From a checked setup to the last step; `step` follows the run for the failure's report.
-absl::Status Train(Channel& channel, Setup& setup, const Logger& log, int64_t& step) {
-  RETURN_IF_ERROR(SendReady(channel, setup));
+absl::Status Train(Channel& channel, Setup& setup, const ComputeRates& rates, const Logger& log,
+                   int64_t& step) {
+  RETURN_IF_ERROR(SendReady(channel, setup, rates));
   ASSIGN_OR_RETURN(const v1::Start start, AwaitStart(channel));
   ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                    setup.endpoint->Connect(
@@ -220,7 +225,7 @@ absl::Status RunTrainer(Channel& channel, const TrainerOptions& options, Logger 
   int64_t step = 0;
   absl::Status status = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(Setup setup, MakeSetup(configure, options));
-    return Train(channel, setup, log.With("rank", setup.rank), step);
+    return Train(channel, setup, options.rates, log.With("rank", setup.rank), step);
   }();
   if (status.ok()) return status;
   v1::TrainerReport report;

@@ -5,12 +5,13 @@
 #include "absl/status/status.h"
 #include "common/base/log.h"
 #include "worker/trainer/channel.h"
+#include "worker/trainer/compute.h"
 
 namespace esteira {
 
 struct TrainerOptions {
-  int threads = 1;
-  int64_t memory_bytes = 0;           // of the device; 0: all that it has
+  ComputeOptions compute;
+  ComputeRates rates;                 // of `compute`, as the daemon knows them
   std::string network_device = "lo";  // of the data plane
 };
 

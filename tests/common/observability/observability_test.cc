@@ -121,6 +121,16 @@ TEST(WorkerMetrics, KnownSeriesAreThereAtZeroAndUnknownOnesAreOther) {
   EXPECT_THAT(text, HasSubstr("esteira_worker_trainer_exits_total{cause=\"signal\"} 1"));
 }
 
+TEST(WorkerMetrics, RatesOfTheDevice) {
+  prometheus::Registry registry;
+  WorkerMetrics metrics(registry);
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_flops{precision=\"bf16\"} 0"));
+  metrics.SetRates(128, 256, 512);
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_flops{precision=\"fp32\"} 128"));
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_flops{precision=\"bf16\"} 256"));
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_memory_bytes_per_second 512"));
+}
+
 TEST(CoordinatorMetrics, SeriesOfJobsEndWithThemAndAreBounded) {
   prometheus::Registry registry;
   CoordinatorMetrics metrics(registry, {"QUEUED"}, {"IDLE"});

@@ -37,6 +37,37 @@ TEST(MergeStep, SlowestMeanAndSumModulo) {
   EXPECT_EQ(record.memory.size(), 2u);
 }
 
+TEST(MergeStep, SecondsOfAnOpAddUpAndPeaksAreTheLargest) {
+  std::vector<std::optional<StepPart>> parts = {Part(1, 0, 1), Part(1, 0, 1), std::nullopt};
+  const auto forward = static_cast<size_t>(Op::kForward);
+  const auto reduce = static_cast<size_t>(Op::kReduce);
+  parts[0]->record.op_seconds[forward] = 0.25;
+  parts[1]->record.op_seconds[forward] = 0.5;
+  parts[1]->record.op_seconds[reduce] = 0.125;
+  parts[0]->memory = MemoryUse{10, 2, 3, 40, 5};
+  parts[1]->memory = MemoryUse{9, 20, 30, 4, 6};
+  const StepRecord record = MergeStep(parts, {})->record;
+  EXPECT_EQ(record.op_seconds[forward], 0.75);
+  EXPECT_EQ(record.op_seconds[reduce], 0.125);
+  EXPECT_EQ(record.op_seconds[static_cast<size_t>(Op::kStep)], 0);
+  EXPECT_EQ(record.peak_bytes, 69);
+  EXPECT_EQ(record.peak_memory, (MemoryUse{10, 20, 30, 40, 6}));
+}
+
+TEST(MergeStep, TheWholePredictionIsThere) {
+  Prediction prediction;
+  prediction.step_seconds = 1.5;
+  prediction.bubble_ratio = 0.25;
+  prediction.memory = {MemoryUse{1, 2, 3, 4, 5}, MemoryUse{2, 2, 3, 4, 5}, MemoryUse{}};
+  StepContext context;
+  context.prediction = &prediction;
+  const StepRecord record = MergeStep({Part(1, 0, 1)}, context)->record;
+  EXPECT_EQ(record.predicted_step_seconds, 1.5);
+  EXPECT_EQ(record.predicted_bubble_ratio, 0.25);
+  EXPECT_EQ(record.predicted_peak_bytes, 16);
+  EXPECT_EQ(MergeStep({Part(1, 0, 1)}, {})->record.predicted_step_seconds, 0);
+}
+
 TEST(MergeStep, AHashWithoutEveryPartIsNone) {
   std::vector<std::optional<StepPart>> parts = {std::nullopt, Part(1, 0, 1)};
   EXPECT_EQ(MergeStep(parts, {})->record.parameter_hash, "");

@@ -24,6 +24,13 @@ StepRecord Example() {
   record.tokens_per_second = 4096;
   record.parameter_hash = "00000000000000ff";
   record.epoch = 2;
+  record.op_seconds[static_cast<size_t>(Op::kStep)] = 0.125;
+  record.op_seconds[static_cast<size_t>(Op::kForward)] = 0.5;
+  record.peak_bytes = 15;
+  record.peak_memory = {1, 2, 3, 4, 5};
+  record.predicted_step_seconds = 0.5;
+  record.predicted_bubble_ratio = 0.75;
+  record.predicted_peak_bytes = 16;
   return record;
 }
 
@@ -39,7 +46,11 @@ TEST(StepRecord, IsALineOfTheContractsFields) {
       "\"bubble_ratio\": 0, \"exposed_communication_ratio\": 0, "
       "\"parameter_hash\": \"00000000000000ff\", \"epoch\": 2, "
       "\"loss_bits\": \"3fb999999999999a\", \"gradient_norm_bits\": \"fff0000000000000\", "
-      "\"memory\": []}");
+      "\"memory\": [], \"op_seconds\": {\"F\": 0.5, \"STEP\": 0.125}, \"peak_bytes\": 15, "
+      "\"peak_memory\": {\"parameters_bytes\": 1, \"gradients_bytes\": 2, "
+      "\"optimizer_bytes\": 3, \"slots_bytes\": 4, \"workspace_bytes\": 5}, "
+      "\"predicted_step_seconds\": 0.5, \"predicted_bubble_ratio\": 0.75, "
+      "\"predicted_peak_bytes\": 16}");
 }
 
 TEST(StepRecord, SurvivesTheWireToTheBit) {

@@ -70,6 +70,10 @@ class FakeWorker {
   bool Register() {
     v1::WorkerMessage message = Envelope(false);
     message.mutable_register_()->set_host("host");
+    message.mutable_register_()->set_flops_fp32(1);
+    message.mutable_register_()->set_flops_bf16(2);
+    message.mutable_register_()->set_memory_bytes_per_second(-3);  // no rate
+    message.mutable_register_()->set_pass_seconds(4);
     return Send(message) && Expect().has_registered();
   }
   v1::WorkerMessage Report(const std::string& job, int64_t epoch, int rank) {
@@ -344,6 +348,10 @@ TEST_F(ServiceTest, ListsWorkersAndJobsInPages) {
   ASSERT_EQ(workers.workers_size(), 1);
   EXPECT_EQ(workers.workers(0).state(), v1::IDLE);
   EXPECT_EQ(workers.workers(0).host(), "host");
+  EXPECT_EQ(workers.workers(0).flops_fp32(), 1);
+  EXPECT_EQ(workers.workers(0).flops_bf16(), 2);
+  EXPECT_EQ(workers.workers(0).memory_bytes_per_second(), 0);
+  EXPECT_EQ(workers.workers(0).pass_seconds(), 4);
   v1::Version version;
   ASSERT_TRUE(cluster->GetVersion(Context().get(), v1::GetVersionRequest(), &version).ok());
   EXPECT_EQ(version.version(), "1");

@@ -49,6 +49,8 @@ class AgentTest : public testing::Test {
     options_.session.last_backoff = absl::Milliseconds(20);
     options_.host = "host";
     options_.threads = 3;
+    options_.rates = {
+        .flops_fp32 = 1, .flops_bf16 = 2, .memory_bytes_per_second = 3, .pass_seconds = 4};
     options_.abort_grace = kPatience;
     coordinator_.Set({.acknowledge = true});
   }
@@ -120,6 +122,10 @@ TEST_F(AgentTest, RegistersWhatItIs) {
   EXPECT_EQ(hello.incarnation(), 5u);
   EXPECT_EQ(hello.register_().host(), "host");
   EXPECT_EQ(hello.register_().threads(), 3);
+  EXPECT_EQ(hello.register_().flops_fp32(), 1);
+  EXPECT_EQ(hello.register_().flops_bf16(), 2);
+  EXPECT_EQ(hello.register_().memory_bytes_per_second(), 3);
+  EXPECT_EQ(hello.register_().pass_seconds(), 4);
   EXPECT_EQ(hello.register_().job_id(), "");
 }
 

@@ -52,6 +52,16 @@ TEST_F(ReportsTest, AStepHasItsNumbersAndTheirBits) {
   EXPECT_FALSE(record.has_validation_loss());
 }
 
+TEST_F(ReportsTest, AStepHasTheSecondsOfItsOps) {
+  StepReport report = Report();
+  report.op_seconds[static_cast<size_t>(Op::kForward)] = 0.5;
+  report.op_seconds[static_cast<size_t>(Op::kTieParameter)] = 0.25;
+  const v1::StepRecord record = Encode(report).record();
+  EXPECT_EQ(record.op_seconds().size(), 2u);
+  EXPECT_EQ(record.op_seconds().at("F"), 0.5);
+  EXPECT_EQ(record.op_seconds().at("TIE_PARAM"), 0.25);
+}
+
 TEST_F(ReportsTest, AValidationLossOfZeroIsPresent) {
   const v1::StepRecord record = EncodeStep(Report(), 1, 0.0, *device_).record();
   EXPECT_TRUE(record.has_validation_loss());
