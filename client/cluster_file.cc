@@ -116,6 +116,7 @@ class ClusterReader {
       return;
     }
     std::vector<std::string> known;
+    known.reserve(fields.size());
     for (const Field& field : fields) known.push_back(field.name);
     std::set<std::string> seen;
     for (const auto& entry : node) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "common/plan/plan.h"
-#include "coordinator/planner/schedules/schedules.h"
+#include "coordinator/planner/schedules/csv.h"
 
 namespace esteira {
 
