@@ -46,6 +46,7 @@ struct LayoutRequest {
   std::optional<int> gather_for;
   std::optional<int64_t> micro_batch_size;
   std::string recompute = "none";  // none | full | auto
+  bool operator==(const LayoutRequest&) const = default;
 };
 
 // A job with all defaults filled in: what to train, on what data, how. Knows no hosts, ranks or

@@ -1,6 +1,7 @@
 #include "coordinator/planner/drafts.h"
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -89,27 +90,51 @@ std::vector<std::vector<int>> Placements(const ClusterSpec& cluster, const Shape
   return {pipeline_first, replicas_first};
 }
 
-// By chunk, what each unit would cost on the workers that hold it.
-std::vector<int> Boundaries(const JobSpec& job, const ClusterSpec& cluster, const Draft& draft) {
+// Costs of the units on workers of each kind that was asked for.
+class CostsByWorker {
+ public:
+  CostsByWorker(const JobSpec& job, int64_t micro_batch_size)
+      : job_(job), micro_batch_size_(micro_batch_size) {}
+
+  const std::vector<double>& Of(const WorkerSpec& worker, bool recompute) {
+    const auto same = [&](const Entry& entry) {
+      const WorkerSpec& other = entry.worker;
+      return entry.recompute == recompute && other.flops_fp32 == worker.flops_fp32 &&
+             other.flops_bf16 == worker.flops_bf16 && other.pass_seconds == worker.pass_seconds &&
+             other.bytes_per_second == worker.bytes_per_second;
+    };
+    const auto found = std::find_if(entries_.begin(), entries_.end(), same);
+    if (found != entries_.end()) return found->costs;
+    entries_.push_back({worker, recompute,
+                        UnitCosts(job_.model, micro_batch_size_, job_.sequence_length,
+                                  job_.precision, recompute, worker)});
+    return entries_.back().costs;
+  }
+
+ private:
+  struct Entry {
+    WorkerSpec worker;
+    bool recompute;
+    std::vector<double> costs;
+  };
+  const JobSpec& job_;
+  const int64_t micro_batch_size_;
+  std::deque<Entry> entries_;
+};
+
+// Balanced by what each unit costs on the slowest of the workers that would hold it.
+std::vector<int> Boundaries(const ClusterSpec& cluster, const Draft& draft, CostsByWorker& costs) {
   const Layout& layout = draft.layout;
   std::vector<std::vector<double>> by_stage;
   for (int stage = 0; stage < layout.stages; ++stage) {
     std::vector<double> slowest;
-    const WorkerSpec* last = nullptr;
     for (int replica = 0; replica < layout.replicas; ++replica) {
       const auto rank = static_cast<size_t>(layout.RankOf(stage, replica));
-      const WorkerSpec& worker = cluster.workers[static_cast<size_t>(draft.worker_of_rank[rank])];
-      if (last != nullptr && worker.flops_bf16 == last->flops_bf16 &&
-          worker.flops_fp32 == last->flops_fp32 && worker.pass_seconds == last->pass_seconds &&
-          worker.bytes_per_second == last->bytes_per_second) {
-        continue;
-      }
-      last = &worker;
-      const std::vector<double> costs =
-          UnitCosts(job.model, layout.micro_batch_size, layout.sequence_length, job.precision,
-                    layout.policy(stage).recompute, worker);
-      if (slowest.empty()) slowest = costs;
-      for (size_t u = 0; u < costs.size(); ++u) slowest[u] = std::max(slowest[u], costs[u]);
+      const auto worker = static_cast<size_t>(draft.worker_of_rank[rank]);
+      const std::vector<double>& of_worker =
+          costs.Of(cluster.workers[worker], layout.policy(stage).recompute);
+      if (slowest.empty()) slowest = of_worker;
+      for (size_t u = 0; u < slowest.size(); ++u) slowest[u] = std::max(slowest[u], of_worker[u]);
     }
     by_stage.push_back(std::move(slowest));
   }
@@ -194,13 +219,14 @@ std::vector<Frame> FramesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   layout.zero = ZeroLevels(job.layout, shape.replicas).front();
   layout.SetPolicies(
       PolicyLadder(job.layout, layout.zero, shape.stages, layout.num_micro_batches()).front());
+  CostsByWorker costs(job, micro_batch_size);
   const auto placements = Placements(cluster, shape, job.precision);
   for (Choice& choice : Choices(job, shape, layout.num_micro_batches())) {
     layout.schedule = choice.name;
     layout.chunks_per_stage = choice.chunks_per_stage;
     for (const std::vector<int>& placement : placements) {
       Frame frame{{layout, choice.pipeline, placement}, static_cast<int>(frames.size())};
-      frame.draft.layout.boundaries = Boundaries(job, cluster, frame.draft);
+      frame.draft.layout.boundaries = Boundaries(cluster, frame.draft, costs);
       frames.push_back(std::move(frame));
     }
   }

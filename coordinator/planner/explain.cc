@@ -121,22 +121,25 @@ constexpr Change kChanges[] = {
 };
 
 // Each change alone, then one after the other, until something fits.
-std::string SmallestChange(const JobSpec& job, const ClusterSpec& cluster) {
+std::string SmallestChange(const JobSpec& job, const ClusterSpec& cluster, bool to_run) {
   const auto tried = [&](const JobSpec& changed, absl::string_view name) -> std::string {
-    const absl::StatusOr<SearchResult> result = Search(changed, cluster);
+    const absl::StatusOr<SearchResult> result = Search(changed, cluster, to_run);
     if (!result.ok() || result->fitting.empty()) return "";
     return absl::StrCat("with ", name, " it fits: ", LayoutText(result->fitting[0].draft.layout));
   };
   for (const Change& change : kChanges) {
     JobSpec changed = job;
     change.apply(changed.layout);
+    if (changed.layout == job.layout) continue;
     const std::string found = tried(changed, change.name);
     if (!found.empty()) return found;
   }
   JobSpec changed = job;
   for (const Change& change : kChanges) change.apply(changed.layout);
-  const std::string found = tried(changed, "a layout of the planner's choice");
-  if (!found.empty()) return found;
+  if (!(changed.layout == job.layout)) {
+    const std::string found = tried(changed, "a layout of the planner's choice");
+    if (!found.empty()) return found;
+  }
   return "no layout on these workers fits; use more workers, more memory, a smaller model or a "
          "shorter sequence";
 }
@@ -182,7 +185,7 @@ std::vector<std::string> Explain(const SearchResult& result) {
   return lines;
 }
 
-absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster,
+absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster, bool to_run,
                          const Candidate& smallest) {
   const auto rank = static_cast<size_t>(smallest.short_rank);
   const MemoryUse& use = smallest.prediction.memory[rank];
@@ -192,7 +195,7 @@ absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster,
       " (parameters ", BytesText(use.parameters), ", gradients ", BytesText(use.gradients),
       ", optimizer ", BytesText(use.optimizer), ", slots ", BytesText(use.slots), ", workspace ",
       BytesText(use.workspace), "), ", BytesText(smallest.short_bytes),
-      " more than its worker has; ", SmallestChange(job, cluster)));
+      " more than its worker has; ", SmallestChange(job, cluster, to_run)));
 }
 
 }  // namespace esteira

@@ -33,12 +33,9 @@ std::vector<int> Divisors(int number) {
   return divisors;
 }
 
-// An upper bound of the instructions of all ranks.
-double MostInstructions(const JobSpec& job, const Layout& layout) {
-  const double micro_batches =
-      static_cast<double>(layout.global_batch_size) / static_cast<double>(layout.micro_batch_size) +
-      layout.replicas;
-  return 9.0 * micro_batches * NumComputeUnits(job.model);
+// An upper bound of the instructions of `replicas` replicas.
+double MostInstructions(const JobSpec& job, const Layout& layout, int replicas) {
+  return 9.0 * layout.num_micro_batches() * replicas * NumComputeUnits(job.model);
 }
 
 struct Scored {
@@ -63,7 +60,8 @@ int64_t Largest(const std::vector<MemoryUse>& memory, const std::vector<int64_t>
 
 class Searcher {
  public:
-  Searcher(const JobSpec& job, const ClusterSpec& cluster) : job_(job), cluster_(cluster) {}
+  Searcher(const JobSpec& job, const ClusterSpec& cluster, bool to_run)
+      : job_(job), cluster_(cluster), to_run_(to_run) {}
 
   absl::StatusOr<SearchResult> Run() {
     CollectDrafts();
@@ -121,7 +119,8 @@ class Searcher {
         sizes.replicas = shape.replicas;
         sizes.global_batch_size = job_.global_batch_size;
         sizes.micro_batch_size = size;
-        if (MostInstructions(job_, sizes) > static_cast<double>(kMaxInstructions)) {
+        if (MostInstructions(job_, sizes, to_run_ ? shape.replicas : 1) >
+            static_cast<double>(kMaxInstructions)) {
           result_.too_many_instructions = true;
           continue;
         }
@@ -376,6 +375,7 @@ class Searcher {
 
   const JobSpec& job_;
   const ClusterSpec& cluster_;
+  const bool to_run_;
   std::vector<Scored> drafts_;
   std::map<std::tuple<int, int, int>, std::vector<StagePolicy>> ladders_;
   std::map<int64_t, Estimator> estimators_;
@@ -420,8 +420,8 @@ absl::StatusOr<Rehearsal> Rehearse(const JobSpec& job, const ClusterSpec& cluste
   return rehearsal;
 }
 
-absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster) {
-  return Searcher(job, cluster).Run();
+absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster, bool to_run) {
+  return Searcher(job, cluster, to_run).Run();
 }
 
 }  // namespace esteira

@@ -18,7 +18,9 @@
 
 namespace esteira {
 
-// Above it a plan is too large to send and to hold; fewer, larger micro-batches do the same work.
+// Of all ranks together: above it a plan is too large to send and to hold; fewer, larger
+// micro-batches do the same work. Of one replica, which is all that is looked at: above it a
+// simulation takes too long.
 inline constexpr int64_t kMaxInstructions = int64_t{1} << 21;
 
 struct Shape {
@@ -46,8 +48,8 @@ struct SearchResult {
   bool too_many_instructions = false;  // drafts were left out as their plans would be too large
 };
 
-// The request is one that planner.h has checked.
-absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster);
+// The request is one that planner.h has checked. `to_run`: only plans that can be sent and held.
+absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster, bool to_run);
 
 // The draft's plan for the first replica, lowered without validation, and what it does on the
 // cluster.

@@ -28,6 +28,7 @@ struct Case {
   int gather_for;
   bool recompute;
   int stages;
+  int chunks = 1;
 };
 
 // Two replicas, three micro-batches each, the last one of them empty; two blocks.
@@ -38,7 +39,10 @@ Plan MakeGoodPlan(const Case& c) {
   layout.stages = c.stages;
   layout.SetPolicies({c.reduce_every, c.gather_for, c.recompute});
   layout.replicas = 2;
-  layout.boundaries = c.stages == 1 ? std::vector<int>{0, 4} : std::vector<int>{0, 2, 4};
+  layout.chunks_per_stage = c.chunks;
+  for (int chunk = 0; chunk <= layout.num_chunks(); ++chunk) {
+    layout.boundaries.push_back(4 * chunk / layout.num_chunks());
+  }
   layout.global_batch_size = 5;
   layout.micro_batch_size = 1;
   layout.sequence_length = 4;
@@ -297,8 +301,7 @@ TEST_P(MutationTest, NoDamageOfEvaluateProgramsPasses) {
   }
 }
 
-// With what the planner's schedules do not have: I and W apart, and neighbours on one rank that are
-// not of one chunk.
+// With what the planner's schedules do not have, as its passes do not.
 TEST(HandMadeMutationTest, NoDamagePasses) {
   for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
     for (const bool train : {true, false}) {
@@ -325,6 +328,13 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"1f1b_zero2", "1f1b", 2, true, kAll, 1, false, 2},
                     Case{"1f1b_zero3", "1f1b", 3, false, 1, 1, false, 2},
                     Case{"1f1b_zero3_tied_gathered", "1f1b", 3, true, kAll, kAll, false, 2},
+                    Case{"zb_h1_zero2", "zb_h1", 2, true, 1, 1, false, 2},
+                    Case{"zb_h2_zero0", "zb_h2", 0, false, kAll, 1, true, 2},
+                    Case{"interleaved_zero3", "interleaved", 3, false, 2, 2, false, 2, 2},
+                    Case{"zb_v_zero1_tied", "zb_v", 1, true, kAll, 1, false, 2, 2},
+                    Case{"v_half_zero3_tied", "v_half", 3, true, 1, 1, false, 2, 2},
+                    Case{"v_min_zero2_windows", "v_min", 2, false, 2, 1, false, 2, 2},
+                    Case{"dualpipe_v_zero0_tied", "dualpipe_v", 0, true, kAll, 1, true, 2, 2},
                     Case{"one_stage_zero1_tied", "1f1b", 1, true, kAll, 1, false, 1},
                     Case{"one_stage_zero3_tied", "gpipe", 3, true, 1, 2, false, 1}),
     [](const testing::TestParamInfo<Case>& tested) {
