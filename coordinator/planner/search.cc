@@ -19,6 +19,7 @@ constexpr int kEnoughFitting = 16;
 constexpr int kMostSimulated = 40;
 // Groups of drafts (shape, micro-batch size, ZeRO level) for which a schedule is built.
 constexpr int kBuiltFor = 3;
+constexpr int kBuiltSchedules = 3;
 // Closer than this the model cannot tell two layouts apart, and the simpler one is taken.
 constexpr double kSameSpeed = 1.005;
 constexpr int kTriedLookaheads[] = {2, 4};
@@ -298,17 +299,20 @@ class Searcher {
     const Estimator& estimator = EstimatorOf(layout.micro_batch_size);
     ChunkCosts costs = estimator.CostsOf(scored.draft, CostsFor(scored.draft));
     costs.budget_bytes = UnitBudgets(scored.draft, estimator);
-    std::optional<PipelineOps> built = BestSchedule(shape, scored.draft.pipeline.stage_of_chunk,
-                                                    costs, NamedLike(scored.draft, shape));
-    if (!built.has_value()) return absl::OkStatus();
-    scored.draft.pipeline = *std::move(built);
     const std::vector<StagePolicy>& ladder = LadderOf(layout);
     for (const StagePolicy& policy : layout.policies) {
       const auto rung = std::find(ladder.begin(), ladder.end(), policy);
       scored.rungs.push_back(rung == ladder.end() ? ladder.size() - 1
                                                   : static_cast<size_t>(rung - ladder.begin()));
     }
-    return TryWithPolicies(std::move(scored));
+    // Chunk by chunk they look alike; the simulation tells them apart.
+    for (PipelineOps& built : BestSchedules(shape, scored.draft.pipeline.stage_of_chunk, costs,
+                                            NamedLike(scored.draft, shape), kBuiltSchedules)) {
+      Scored with = scored;
+      with.draft.pipeline = std::move(built);
+      RETURN_IF_ERROR(TryWithPolicies(std::move(with)));
+    }
+    return absl::OkStatus();
   }
 
   // By stage: how many (unit, micro-batch) pairs its memory holds; empty without a budget.

@@ -277,12 +277,13 @@ PipelineOps Improve(PipelineOps pipeline, const ChunkCosts& costs, int tries) {
   return times.has_value() && times->makespan <= best->makespan * (1 + 1e-9) ? merged : pipeline;
 }
 
-std::optional<PipelineOps> BestSchedule(const PipelineShape& shape,
-                                        const std::vector<int>& stage_of_chunk,
-                                        const ChunkCosts& costs,
-                                        const std::vector<PipelineOps>& others) {
+std::vector<PipelineOps> BestSchedules(const PipelineShape& shape,
+                                       const std::vector<int>& stage_of_chunk,
+                                       const ChunkCosts& costs,
+                                       const std::vector<PipelineOps>& others, int count) {
   // Attempts whose time together stays within about a second.
   constexpr int kPassesTimed = 4'000'000;
+  constexpr size_t kImproved = 5;
   std::vector<PipelineOps> candidates = others;
   for (int ahead : {0, 1, 2, shape.stages, -1}) {
     for (double weight_fit : {0.0, 0.5, 1.0}) {
@@ -298,18 +299,22 @@ std::optional<PipelineOps> BestSchedule(const PipelineShape& shape,
     const std::optional<PipelineTimes> times = TimePipeline(candidates[i], costs);
     if (times.has_value() && FitsBudget(*times, costs)) order.emplace_back(times->makespan, i);
   }
-  if (order.empty()) return std::nullopt;
   std::sort(order.begin(), order.end());
   const size_t passes = stage_of_chunk.size() * static_cast<size_t>(shape.micro_batches) * 3;
   const int tries = static_cast<int>(std::min<size_t>(kPassesTimed / 3 / passes, 2000));
-  std::optional<PipelineOps> best;
-  double shortest = kNever;
-  for (size_t i = 0; i < std::min<size_t>(3, order.size()); ++i) {
-    PipelineOps improved = Improve(candidates[order[i].second], costs, tries);
-    const double makespan = TimePipeline(improved, costs)->makespan;
-    if (makespan >= shortest) continue;
-    shortest = makespan;
-    best = std::move(improved);
+  std::vector<std::pair<double, PipelineOps>> improved;
+  for (size_t i = 0; i < std::min<size_t>(kImproved, order.size()); ++i) {
+    PipelineOps ops = Improve(candidates[order[i].second], costs, tries);
+    const double makespan = TimePipeline(ops, costs)->makespan;
+    const bool known = std::any_of(improved.begin(), improved.end(),
+                                   [&](const auto& other) { return other.second == ops; });
+    if (!known) improved.emplace_back(makespan, std::move(ops));
+  }
+  std::stable_sort(improved.begin(), improved.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<PipelineOps> best;
+  for (auto& [makespan, ops] : improved) {
+    if (static_cast<int>(best.size()) < count) best.push_back(std::move(ops));
   }
   return best;
 }

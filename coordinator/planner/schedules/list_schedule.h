@@ -31,11 +31,11 @@ std::optional<PipelineOps> ListSchedule(const PipelineShape& shape,
 // most `tries` attempts; keeps to the budget. W directly after its I becomes B.
 PipelineOps Improve(PipelineOps pipeline, const ChunkCosts& costs, int tries);
 
-// The best that the two find from several rules, and from those of `others` that fit the budget;
-// none when nothing fits.
-std::optional<PipelineOps> BestSchedule(const PipelineShape& shape,
-                                        const std::vector<int>& stage_of_chunk,
-                                        const ChunkCosts& costs,
-                                        const std::vector<PipelineOps>& others);
+// The best that the two find from several rules, and from those of `others` that fit the budget:
+// at most `count`, the shortest first; none when nothing fits.
+std::vector<PipelineOps> BestSchedules(const PipelineShape& shape,
+                                       const std::vector<int>& stage_of_chunk,
+                                       const ChunkCosts& costs,
+                                       const std::vector<PipelineOps>& others, int count);
 
 }  // namespace esteira
