@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <iostream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -6,6 +8,7 @@
 #include "client/commands.h"
 #include "client/connection.h"
 #include "client/job_file.h"
+#include "client/measured.h"
 #include "client/render.h"
 #include "client/server.h"
 #include "common/base/status_macros.h"
@@ -25,14 +28,14 @@ std::string LayoutText(const v1::Job& job) {
                       layout.zero(), ", ", layout.schedule());
 }
 
-void PrintPredictions(const v1::Job& job) {
-  if (!job.has_prediction()) return;
+void PrintPrediction(const v1::Job& job) {
   std::cout << absl::StrFormat("Predicted    %s a step, bubble %.1f %%\n",
                                FormatSeconds(job.prediction().step_seconds()),
                                100 * job.prediction().bubble_ratio());
 }
 
-void PrintDescription(const v1::Job& job) {
+// `steps`: the latest, without the first of the job, which is slower than others.
+void PrintDescription(const v1::Job& job, const std::vector<v1::StepRecord>& steps) {
   std::cout << "Id           " << job.id() << "\n"
             << "Name         " << job.spec().name() << "\n"
             << "State        " << StateName(job.state())
@@ -43,7 +46,7 @@ void PrintDescription(const v1::Job& job) {
   if (job.step() > 0) std::cout << absl::StrFormat("Loss         %.6f\n", job.loss());
   if (job.validation_loss() > 0)
     std::cout << absl::StrFormat("Validation   %.6f\n", job.validation_loss());
-  PrintPredictions(job);
+  if (job.has_prediction() && steps.empty()) PrintPrediction(job);
   for (int rank = 0; rank < job.workers_size(); ++rank) {
     std::cout << (rank == 0 ? "Workers      " : "             ") << "rank " << rank << ": "
               << job.workers(rank) << "\n";
@@ -52,6 +55,12 @@ void PrintDescription(const v1::Job& job) {
     std::cout << (failure.consequence() ? "Consequence  " : "Cause        ") << "worker "
               << failure.worker() << " (rank " << failure.rank() << ", step " << failure.step()
               << "): " << failure.cause() << "\n";
+  }
+  const std::vector<std::vector<std::string>> measured = PredictedAndMeasured(job, steps);
+  if (!measured.empty()) {
+    std::cout << "Predicted and measured (" << steps.size()
+              << (steps.size() == 1 ? " step)\n" : " steps)\n");
+    PrintTable(measured, std::cout);
   }
   std::cout << "Events\n";
   for (const v1::JobTransition& event : job.transitions()) {
@@ -108,6 +117,22 @@ void PrintJobs(const std::vector<v1::Job>& jobs) {
   PrintTable(rows, std::cout);
 }
 
+// The last few steps, without the job's first when there are others.
+absl::StatusOr<std::vector<v1::StepRecord>> LatestSteps(const Connection& connection,
+                                                        const v1::Job& job) {
+  constexpr int64_t kSteps = 10;
+  std::vector<v1::StepRecord> steps;
+  if (job.step() == 0) return steps;
+  v1::ReadStepsRequest request;
+  request.set_id(job.id());
+  request.set_first_step(std::max<int64_t>(job.step() - kSteps + 1, job.step() > 1 ? 2 : 1));
+  RETURN_IF_ERROR(connection.ReadSteps(request, [&](const v1::StepRecord& step) {
+    steps.push_back(step);
+    return true;
+  }));
+  return steps;
+}
+
 }  // namespace
 
 ExitCode Submit(const SubmitOptions& options) {
@@ -148,9 +173,10 @@ ExitCode DescribeJob(const JobOptions& options) {
     RETURN_IF_ERROR(connection.Get(options.job, job));
     if (options.output == Output::kJson) {
       std::cout << ToPrettyJson(job) << "\n";
-    } else {
-      PrintDescription(job);
+      return absl::OkStatus();
     }
+    ASSIGN_OR_RETURN(const std::vector<v1::StepRecord> steps, LatestSteps(connection, job));
+    PrintDescription(job, steps);
     return absl::OkStatus();
   });
 }

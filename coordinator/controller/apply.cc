@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/controller/calibration.h"
 #include "coordinator/controller/merge_step.h"
 
 namespace esteira {
@@ -122,12 +123,21 @@ bool IsGood(const ExitReport& exit) {
   return exit.exit_code == 0 && exit.signal == 0 && !exit.out_of_memory;
 }
 
+// The first step of an epoch is slower than others and says nothing.
+void RefineFactors(Turn& turn, const ActiveJob& active, const MergedStep& merged) {
+  const WorkerGroup& group = *active.group;
+  if (group.kind.empty() || !group.memory_recorded || !merged.complete || !active.job.plan) return;
+  OpFactors& factors = turn.state.op_factors.emplace(group.kind, NoOpFactors()).first->second;
+  Refine(group.factors, active.job.plan->prediction, merged.record, factors);
+}
+
 void RecordStep(Turn& turn, ActiveJob& active, MergedStep merged) {
   Job& job = active.job;
   const StepRecord& record = merged.record;
   job.step = record.step;
   job.loss = record.loss;
   if (record.validation_loss) job.validation_loss = *record.validation_loss;
+  RefineFactors(turn, active, merged);
   active.group->memory_recorded = true;
   turn.out.writes.push_back(AppendStep{job.id, record});
   turn.SaveJob(active);

@@ -293,7 +293,8 @@ void Controller::Submit(SubmitRequest request, std::function<void(absl::StatusOr
 absl::StatusOr<ActiveJob> Controller::CheckJob(const SubmitRequest& request) {
   ActiveJob active;
   ASSIGN_OR_RETURN(active.needs, parts_.planner.Check(request.spec_bytes));
-  const ClusterSpec cluster = PossibleCluster(state_.membership, active.needs.min_workers);
+  const ClusterSpec cluster =
+      PossibleCluster(state_.membership, active.needs.min_workers, state_.op_factors);
   ASSIGN_OR_RETURN(PlannedJob planned, parts_.planner.Plan(request.spec_bytes, cluster));
   Job& job = active.job;
   job = MakeQueuedJob(state_.last_sequence + 1, parts_.clock.Now());

@@ -9,6 +9,14 @@
 namespace esteira {
 namespace {
 
+// The kind of device that all these workers have; empty when they have several.
+std::string KindOf(const ClusterSpec& cluster, const std::vector<int>& workers) {
+  const auto kind = [&](int worker) { return cluster.workers[static_cast<size_t>(worker)].kind; };
+  const bool one = std::all_of(workers.begin(), workers.end(),
+                               [&](int worker) { return kind(worker) == kind(workers.front()); });
+  return one && !workers.empty() ? kind(workers.front()) : "";
+}
+
 class Executor {
  public:
   Executor(Turn& turn, JobPlanner& planner) : turn_(turn), planner_(planner) {}
@@ -26,7 +34,8 @@ class Executor {
  private:
   ActiveJob& Find(const std::string& job_id) { return turn_.state.jobs.at(job_id); }
   // `offered`: the workers that it was planned for.
-  void Configure(ActiveJob& active, const std::vector<std::string>& offered, PlannedJob planned);
+  void Configure(ActiveJob& active, const std::vector<std::string>& offered,
+                 const ClusterSpec& cluster, PlannedJob planned);
   void ForgetUnmerged(WorkerGroup& group);
 
   Turn& turn_;
@@ -65,8 +74,9 @@ void Executor::operator()(const LoseRank& action) {
 
 void Executor::operator()(const LaunchJob& action) {
   ActiveJob& active = Find(action.job_id);
-  absl::StatusOr<PlannedJob> planned =
-      planner_.Plan(active.job.spec_bytes, ClusterOf(turn_.state.membership, action.workers));
+  const ClusterSpec cluster =
+      ClusterOf(turn_.state.membership, action.workers, turn_.state.op_factors);
+  absl::StatusOr<PlannedJob> planned = planner_.Plan(active.job.spec_bytes, cluster);
   const int present = turn_.state.membership.CountPresent();
   if (absl::IsResourceExhausted(planned.status()) &&
       static_cast<int>(action.workers.size()) < present) {
@@ -87,11 +97,11 @@ void Executor::operator()(const LaunchJob& action) {
     turn_.state.jobs.erase(action.job_id);
     return;
   }
-  Configure(active, action.workers, *std::move(planned));
+  Configure(active, action.workers, cluster, *std::move(planned));
 }
 
 void Executor::Configure(ActiveJob& active, const std::vector<std::string>& offered,
-                         PlannedJob planned) {
+                         const ClusterSpec& cluster, PlannedJob planned) {
   Job& job = active.job;
   std::vector<std::string> workers;
   for (int index : planned.worker_of_rank) workers.push_back(offered[static_cast<size_t>(index)]);
@@ -99,6 +109,8 @@ void Executor::Configure(ActiveJob& active, const std::vector<std::string>& offe
   job.plan = planned.summary;
   job.flops_per_token = planned.flops_per_token;
   WorkerGroup& group = active.group.emplace();
+  group.factors = cluster.factors;
+  group.kind = KindOf(cluster, planned.worker_of_rank);
   group.plan = std::make_shared<const PlannedJob>(std::move(planned));
   group.deadline = turn_.now + turn_.state.options.start_timeout;
   const auto spec = std::make_shared<const std::string>(job.spec_bytes);

@@ -127,6 +127,7 @@ absl::StatusOr<MergedStep> MergeStep(const std::vector<std::optional<StepPart>>&
   }
   record.bubble_ratio /= static_cast<double>(num_parts);
   record.exposed_communication_ratio /= static_cast<double>(num_parts);
+  merged.complete = num_parts == parts.size();
   if (num_hashes == parts.size()) record.parameter_hash = Hex64(hash);
   SetRates(context, record);
   if (context.prediction != nullptr) SetPrediction(*context.prediction, record);

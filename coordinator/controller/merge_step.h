@@ -19,6 +19,7 @@ struct StepContext {
 struct MergedStep {
   StepRecord record;
   std::vector<int64_t> sample_ids;  // in the order of the ranks and of their reports
+  bool complete = true;             // every rank's part is in it
 };
 
 // The ranks' views of one step as one record. `parts` are by rank; one that is absent was lost on

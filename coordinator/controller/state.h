@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "coordinator/controller/job_planner.h"
 #include "coordinator/controller/worker_messages.h"
+#include "coordinator/controller/worker_specs.h"
 #include "coordinator/job/job.h"
 #include "coordinator/membership/membership.h"
 
@@ -60,6 +61,9 @@ struct Verdict {
 struct WorkerGroup {
   std::vector<RankState> ranks;
   std::shared_ptr<const PlannedJob> plan;  // none after a restart of the coordinator
+  OpFactors factors = NoOpFactors();       // that the plan was made with
+  std::string
+      kind;  // of the devices of all its workers; empty: there are several, or none is known
   absl::Time deadline =
       absl::InfiniteFuture();  // STARTING: ready; RUNNING: heard of again; STOPPING: left
   bool started = false;        // Start was sent in this life, or a step shows that it arrived
@@ -106,6 +110,7 @@ struct State {
   std::set<std::string> watched;  // jobs that may need a decision besides their turn in the queue
   int described_workers = -1;     // the number of workers that messages of queued jobs speak of
   std::map<std::string, ReportProgress> progress;  // by worker
+  OpFactorsByKind op_factors;                      // as step reports have refined them
   int64_t last_sequence = 0;
   std::map<JobState, int64_t> ended_jobs;  // in the store, by terminal state
 

@@ -41,6 +41,13 @@ class SyntheticTest(unittest.TestCase):
         self.assertEqual(slow["pass_seconds"], 0.004)
         self.assertEqual(self.cluster.run("workers", "describe", "worker-9").code, 5)
 
+    def test_describe_lays_measured_beside_predicted(self):
+        job = self.cluster.submit("training.steps=3")
+        self.cluster.wait(job)
+        text = self.cluster.run("describe", job).out
+        for row in ["Predicted and measured (2 steps)", "Step ", "Bubble ", "Peak memory "]:
+            self.assertIn(row, text)
+
     def test_what_makes_no_sense_is_refused_and_starts_nothing(self):
         directory = str(self.cluster.root / "other")
         for flags, message in [(["--synthetic-pass-seconds", "0.1"], "need --device synthetic"),

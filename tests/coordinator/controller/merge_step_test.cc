@@ -46,6 +46,8 @@ TEST(MergeStep, SecondsOfAnOpAddUpAndPeaksAreTheLargest) {
   parts[1]->record.op_seconds[reduce] = 0.125;
   parts[0]->memory = MemoryUse{10, 2, 3, 40, 5};
   parts[1]->memory = MemoryUse{9, 20, 30, 4, 6};
+  EXPECT_FALSE(MergeStep(parts, {})->complete);
+  EXPECT_TRUE(MergeStep({parts[0], parts[1]}, {})->complete);
   const StepRecord record = MergeStep(parts, {})->record;
   EXPECT_EQ(record.op_seconds[forward], 0.75);
   EXPECT_EQ(record.op_seconds[reduce], 0.125);
