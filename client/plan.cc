@@ -16,6 +16,7 @@
 #include "client/plan_views/svg_chart.h"
 #include "client/plan_views/text_chart.h"
 #include "client/plan_views/trace.h"
+#include "client/plan_views/waits.h"
 #include "client/render.h"
 #include "common/base/status_macros.h"
 #include "common/plan/plan_codec.h"
@@ -80,13 +81,16 @@ std::string PredictionLine(const Prediction& prediction) {
 void PrintText(const PlannedStep& step, const std::vector<int64_t>& budgets) {
   const TextStyle style{.width = TerminalWidth(), .color = WantsColor()};
   const Plan& plan = step.plan;
-  std::cout << LayoutLine(plan.layout) << "\npredicted: " << PredictionLine(plan.prediction)
-            << "\n\n"
+  std::cout << LayoutLine(plan.layout) << "\npredicted: " << PredictionLine(plan.prediction) << "\n"
+            << WaitsText(step.simulation) << "\n\n"
             << TextChart(MakeStepChart(plan, step.simulation.execution), style)
             << "\nmemory of each stage's fullest rank\n"
             << MemoryBars(plan, budgets, style);
-  if (!step.explanation.empty()) std::cout << "\n";
-  for (const std::string& line : step.explanation) std::cout << line << "\n";
+  for (size_t i = 0; i < step.explanation.size(); ++i) {
+    if (i == 0) std::cout << "\nchosen\n";
+    if (i == 1) std::cout << "and why not\n";
+    std::cout << "  " << step.explanation[i] << "\n";
+  }
 }
 
 void PrintStep(const PlannedStep& step, const std::string& name,

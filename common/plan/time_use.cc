@@ -4,11 +4,12 @@
 #include <utility>
 
 namespace esteira {
-namespace {
 
 bool WaitsForStages(Op op) {
   return IsPointToPoint(op) || op == Op::kNorm || op == Op::kTieGradient;
 }
+
+namespace {
 
 double Sum(const std::array<double, kNumOps>& seconds, bool stages) {
   double sum = 0;

@@ -11,6 +11,10 @@
 
 namespace esteira {
 
+// Whether a wait for this op is one for what another stage computes; else it is for communication
+// that computation could hide.
+bool WaitsForStages(Op op);
+
 // The compute queue is busy, or its next instruction waits; then the time belongs to the ops that
 // it waited for: other stages first, and communication where it took longer than those. Seconds.
 struct TimeUse {

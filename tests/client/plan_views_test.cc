@@ -16,6 +16,7 @@
 #include "client/plan_views/svg_chart.h"
 #include "client/plan_views/text_chart.h"
 #include "client/plan_views/trace.h"
+#include "client/plan_views/waits.h"
 #include "common/base/file_system.h"
 #include "common/plan/dependencies.h"
 #include "common/plan/time_use.h"
@@ -393,6 +394,25 @@ TEST(ComparisonTable, ARowASchedule) {
             "run: two chunks: are needed\n"
             "EXPOSED: waits for GATHER, REDUCE or TIE_PARAM. HELD: micro-batches whose activations "
             "the fullest stage holds at once.\n");
+}
+
+TEST(WaitsText, NamesTheLargestFirstAndLeavesOutWhatIsNothing) {
+  Simulation simulation;
+  simulation.execution.makespan = 10;
+  simulation.utilization = 0.75;
+  EXPECT_EQ(WaitsText(simulation), "utilization 75.0 %");
+  simulation.time_uses.resize(2);
+  const auto wait = [&](size_t rank, Op op, double seconds) {
+    simulation.time_uses[rank].waited[static_cast<size_t>(op)] = seconds;
+  };
+  wait(0, Op::kRecvAct, 1);
+  wait(0, Op::kNorm, 2);
+  wait(1, Op::kNorm, 1);
+  wait(1, Op::kGather, 0.5);
+  wait(1, Op::kRecvGrad, 0.001);
+  EXPECT_EQ(WaitsText(simulation),
+            "utilization 75.0 %; waits for other stages: NORM 15.0 %, RECV_ACT 5.0 %; "
+            "communication that is not hidden: GATHER 2.5 %");
 }
 
 }  // namespace
