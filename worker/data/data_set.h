@@ -28,11 +28,12 @@ class TokenSource {
 };
 
 // Opens by the file's kind: *.bin holds uint16 tokens (with llm.c's header, told by its magic, or
-// bare as nanoGPT writes them), everything else is text for `tokenizer`. Keeps the file open and
-// reads what is asked for. Checks every token against the vocabulary once. Errors name the path:
-// NotFound, PermissionDenied; InvalidArgument for a directory, a broken header, the first token
-// outside the vocabulary with its place, a file too short for one sample; Unimplemented for kinds
-// that are not built in (.jsonl, Megatron's .bin with .idx, llm.c's uint32 tokens).
+// bare as nanoGPT writes them), *.jsonl is one sample a line (jsonl_source.h), everything else is
+// text for `tokenizer`. Keeps the file open and reads what is asked for. Checks every token against
+// the vocabulary once. Errors name the path: NotFound, PermissionDenied; InvalidArgument for a
+// directory, a broken header, the first token outside the vocabulary with its place, a file too
+// short for one sample; Unimplemented for kinds that are not built in (Megatron's .bin with .idx,
+// llm.c's uint32 tokens).
 absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& path,
                                                              const std::string& tokenizer,
                                                              int64_t sequence_length,

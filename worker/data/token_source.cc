@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "worker/data/data_set.h"
+#include "worker/data/jsonl_source.h"
 #include "worker/data/token_file.h"
 #include "worker/data/tokenizer.h"
 
@@ -132,10 +133,6 @@ absl::StatusOr<TokenSpan> SpanOfBinary(const TokenFile& file) {
 
 absl::StatusOr<TokenSpan> SpanOf(const TokenFile& file, const std::string& tokenizer) {
   if (absl::EndsWith(file.path(), ".bin")) return SpanOfBinary(file);
-  if (absl::EndsWith(file.path(), ".jsonl")) {
-    return absl::UnimplementedError(
-        absl::StrCat("data file ", file.path(), ": .jsonl is not built in: give text or a .bin"));
-  }
   // The only tokenizer there is makes a token of each byte, so text is its own token file.
   RETURN_IF_ERROR(MakeTokenizer(tokenizer).status());
   return TokenSpan{0, file.size_bytes(), 1};
@@ -152,6 +149,10 @@ absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& 
         absl::StrCat("sequence_length is ", sequence_length, ": it must be at least 1"));
   }
   ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path));
+  if (absl::EndsWith(path, ".jsonl")) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> encoder, MakeTokenizer(tokenizer));
+    return OpenJsonlSource(std::move(file), std::move(encoder), sequence_length, vocab_size);
+  }
   ASSIGN_OR_RETURN(const TokenSpan span, SpanOf(file, tokenizer));
   if (span.num_tokens < sequence_length + 1) {
     return absl::InvalidArgumentError(
