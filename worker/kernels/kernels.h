@@ -45,6 +45,9 @@ struct LossSums {
 
 inline constexpr int32_t kIgnoredTarget = -100;
 
+inline constexpr int kFixedPointBits = 36;
+inline constexpr float kLargestFixedPoint = 67108864;  // 2^(62 - kFixedPointBits)
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -55,7 +58,17 @@ class Kernels {
                        Stream& stream) = 0;  // to <- from, between fp32 and bf16, or copy
   virtual void Add(Tensor a, Tensor b, Tensor sum,
                    Stream& stream) = 0;  // sum <- a + b; sum may be a or b
-  virtual void Accumulate(Tensor x, Tensor sum, Stream& stream) = 0;  // sum <- sum + x, fp32
+  // sum <- sum + x; sum is fp32, or int64 and so is x.
+  virtual void Accumulate(Tensor x, Tensor sum, Stream& stream) = 0;
+
+  // --- fixed point: an int64 stands for itself over 2^kFixedPointBits ---
+  // sum (int64) <- sum + x, each element of x (fp32) rounded to nearest, ties to even; x <- 0. An
+  // element of a magnitude beyond `largest` (at most kLargestFixedPoint), or a NaN, adds nothing,
+  // and *refused <- 1; otherwise *refused is left alone.
+  virtual void AddFixedPoint(Tensor x, float largest, Tensor sum, int32_t* refused,
+                             Stream& stream) = 0;
+  // to (fp32) <- from (int64), rounded to nearest.
+  virtual void FromFixedPoint(Tensor from, Tensor to, Stream& stream) = 0;
 
   // --- linear: y[N,O] = x[N,I] w + b[O] ---
   // `bias` without data: none.

@@ -26,6 +26,15 @@ class PoisonedKernels : public Kernels {
     kernels_->Accumulate(x, sum, stream);
     hook_("Accumulate", sum, stream);
   }
+  void AddFixedPoint(Tensor x, float largest, Tensor sum, int32_t* refused,
+                     Stream& stream) override {
+    kernels_->AddFixedPoint(x, largest, sum, refused, stream);
+    hook_("AddFixedPoint", sum, stream);
+  }
+  void FromFixedPoint(Tensor from, Tensor to, Stream& stream) override {
+    kernels_->FromFixedPoint(from, to, stream);
+    hook_("FromFixedPoint", to, stream);
+  }
   void LinearForward(Tensor x_NI, Tensor w, Tensor bias_O, WeightLayout layout, Tensor y_NO,
                      Stream& stream) override {
     kernels_->LinearForward(x_NI, w, bias_O, layout, y_NO, stream);

@@ -25,6 +25,9 @@ class CpuKernels : public Kernels {
   void Convert(Tensor from, Tensor to, Stream& stream) override;
   void Add(Tensor a, Tensor b, Tensor sum, Stream& stream) override;
   void Accumulate(Tensor x, Tensor sum, Stream& stream) override;
+  void AddFixedPoint(Tensor x, float largest, Tensor sum, int32_t* refused,
+                     Stream& stream) override;
+  void FromFixedPoint(Tensor from, Tensor to, Stream& stream) override;
 
   void LinearForward(Tensor x_NI, Tensor w, Tensor bias_O, WeightLayout layout, Tensor y_NO,
                      Stream& stream) override;

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -48,10 +49,40 @@ void CpuKernels::Add(Tensor a, Tensor b, Tensor sum, Stream& stream) {
 }
 
 void CpuKernels::Accumulate(Tensor x, Tensor sum, Stream& stream) {
+  if (x.type == ElementType::kInt64) {
+    return Run(stream, [=, this] {
+      ParallelElements(threads_, x.elements(), [&](int64_t i, int64_t n) {
+        loops_.add_integers(x.as<int64_t>() + i, sum.as<int64_t>() + i, n);
+      });
+      return absl::OkStatus();
+    });
+  }
   RunTyped(stream, x.type, [=, this](auto element) {
     using T = decltype(element);
     ParallelElements(threads_, x.elements(), [&](int64_t i, int64_t n) {
       loops_.Of<T>().accumulate(x.as<T>() + i, sum.as<float>() + i, n);
+    });
+    return absl::OkStatus();
+  });
+}
+
+void CpuKernels::AddFixedPoint(Tensor x, float largest, Tensor sum, int32_t* refused,
+                               Stream& stream) {
+  static_assert(kFixedPointScale == static_cast<double>(int64_t{1} << kFixedPointBits));
+  Run(stream, [=, this] {
+    std::atomic<bool> any = false;
+    ParallelElements(threads_, x.elements(), [&](int64_t i, int64_t n) {
+      if (loops_.add_fixed_point(x.as<float>() + i, largest, sum.as<int64_t>() + i, n)) any = true;
+    });
+    if (any) *refused = 1;
+    return absl::OkStatus();
+  });
+}
+
+void CpuKernels::FromFixedPoint(Tensor from, Tensor to, Stream& stream) {
+  Run(stream, [=, this] {
+    ParallelElements(threads_, from.elements(), [&](int64_t i, int64_t n) {
+      loops_.from_fixed_point(from.as<int64_t>() + i, to.as<float>() + i, n);
     });
     return absl::OkStatus();
   });

@@ -8,6 +8,9 @@
 
 namespace esteira {
 
+// One, in fixed point: 2^36 (kFixedPointBits of worker/kernels/kernels.h).
+inline constexpr double kFixedPointScale = 68719476736.0;
+
 // A bf16 number: the upper half of an fp32.
 struct Bf16 {
   uint16_t bits;
@@ -116,6 +119,10 @@ struct Loops {
   LoopsOf<float> fp32;
   LoopsOf<Bf16> bf16;
   void (*sum_squares_by_block)(const float* x, double* blocks, int64_t num_blocks);
+  // Kernels::AddFixedPoint; true when an element was refused.
+  bool (*add_fixed_point)(float* x, float largest, int64_t* sum, int64_t n);
+  void (*from_fixed_point)(const int64_t* from, float* to, int64_t n);
+  void (*add_integers)(const int64_t* x, int64_t* sum, int64_t n);
 
   template <typename T>
   const LoopsOf<T>& Of() const {

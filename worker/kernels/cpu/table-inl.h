@@ -1,6 +1,7 @@
 #pragma once
 
 #include "worker/kernels/cpu/attention-inl.h"
+#include "worker/kernels/cpu/fixed_point-inl.h"
 #include "worker/kernels/cpu/loss-inl.h"
 #include "worker/kernels/cpu/norm-inl.h"
 #include "worker/kernels/cpu/optimizer-inl.h"
@@ -35,7 +36,10 @@ constexpr Loops Table(const char* name) {
   return {.name = name,
           .fp32 = TableOf<float>(),
           .bf16 = TableOf<Bf16>(),
-          .sum_squares_by_block = SumSquaresByBlockLoop};
+          .sum_squares_by_block = SumSquaresByBlockLoop,
+          .add_fixed_point = AddFixedPointLoop,
+          .from_fixed_point = FromFixedPointLoop,
+          .add_integers = AddIntegersLoop};
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ namespace esteira::reference {
 
 absl::Status Convert(const Tensor& from, const Tensor& to);
 void Add(const Tensor& a, const Tensor& b, const Tensor& sum);
+void AddIntegers(const Tensor& x, const Tensor& sum);
+bool AddFixedPoint(const Tensor& x, float largest, const Tensor& sum);  // whether one was refused
+void FromFixedPoint(const Tensor& from, const Tensor& to);
 
 void LinearForward(const Matrix& x_NI, const Matrix& w, const Matrix& bias_O, WeightLayout layout,
                    const Matrix& y_NO);

@@ -39,6 +39,30 @@ void Add(const Tensor& a, const Tensor& b, const Tensor& sum) {
   for (int64_t i = 0; i < a.elements(); ++i) Flat(sum).Set(i, Flat(a)(i) + Flat(b)(i));
 }
 
+void AddIntegers(const Tensor& x, const Tensor& sum) {
+  for (int64_t i = 0; i < x.elements(); ++i) sum.as<int64_t>()[i] += x.as<int64_t>()[i];
+}
+
+bool AddFixedPoint(const Tensor& x, float largest, const Tensor& sum) {
+  bool refused = false;
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    const float value = x.as<float>()[i];
+    x.as<float>()[i] = 0;
+    if (std::abs(value) <= largest) {
+      sum.as<int64_t>()[i] += std::llrint(std::ldexp(static_cast<double>(value), kFixedPointBits));
+    } else {
+      refused = true;
+    }
+  }
+  return refused;
+}
+
+void FromFixedPoint(const Tensor& from, const Tensor& to) {
+  for (int64_t i = 0; i < from.elements(); ++i) {
+    to.as<float>()[i] = std::ldexp(static_cast<float>(from.as<int64_t>()[i]), -kFixedPointBits);
+  }
+}
+
 void GeluForward(const Tensor& x, const Tensor& y) {
   for (int64_t i = 0; i < x.elements(); ++i) {
     const double value = Flat(x)(i);

@@ -39,7 +39,26 @@ class ReferenceKernels : public Kernels {
 
   void Accumulate(Tensor x, Tensor sum, Stream& stream) override {
     stream.Enqueue([=] {
-      reference::Add(sum, x, sum);
+      if (x.type == ElementType::kInt64) {
+        reference::AddIntegers(x, sum);
+      } else {
+        reference::Add(sum, x, sum);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  void AddFixedPoint(Tensor x, float largest, Tensor sum, int32_t* refused,
+                     Stream& stream) override {
+    stream.Enqueue([=] {
+      if (reference::AddFixedPoint(x, largest, sum)) *refused = 1;
+      return absl::OkStatus();
+    });
+  }
+
+  void FromFixedPoint(Tensor from, Tensor to, Stream& stream) override {
+    stream.Enqueue([=] {
+      reference::FromFixedPoint(from, to);
       return absl::OkStatus();
     });
   }
