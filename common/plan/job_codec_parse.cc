@@ -28,8 +28,10 @@ constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr const char* kQuotedTag = "!";  // yaml-cpp's tag of a scalar in quotes
 
 std::string NearestField(const Descriptor& message, absl::string_view name) {
-  std::vector<std::string> known;
-  for (int i = 0; i < message.field_count(); ++i) known.push_back(message.field(i)->name());
+  std::vector<std::string> known(static_cast<size_t>(message.field_count()));
+  for (size_t i = 0; i < known.size(); ++i) {
+    known[i] = message.field(static_cast<int>(i))->name();
+  }
   return NearestName(name, known);
 }
 
