@@ -76,10 +76,11 @@ std::vector<std::vector<int>> Placements(const ClusterSpec& cluster, const Shape
   const bool even = speed(by_speed.front()) == speed(by_speed.back());
   std::vector<int> pipeline_first = by_speed;
   std::vector<int> replicas_first(ranks);
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    for (int replica = 0; replica < shape.replicas; ++replica) {
-      replicas_first[static_cast<size_t>(replica * shape.stages + stage)] =
-          by_speed[static_cast<size_t>(stage * shape.replicas + replica)];
+  const auto stages = static_cast<size_t>(shape.stages);
+  const auto replicas = static_cast<size_t>(shape.replicas);
+  for (size_t stage = 0; stage < stages; ++stage) {
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      replicas_first[replica * stages + stage] = by_speed[stage * replicas + replica];
     }
   }
   std::set<int> hosts;

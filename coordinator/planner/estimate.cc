@@ -11,8 +11,9 @@
 namespace esteira {
 namespace {
 
-// Buffers beyond what the schedule holds: what communication fills ahead and drains behind.
-constexpr int kSlack = 3;
+// Activations and gradients beyond what the schedule holds: what communication fills ahead and
+// drains behind.
+constexpr int64_t kSlack = 6;
 // Part of the communication of a shard queue that computation hides when there is enough of it.
 constexpr double kHidden = 0.9;
 
@@ -91,7 +92,7 @@ MemoryUse Estimator::MemoryOf(const Draft& draft, int stage, double live_units) 
   MemoryUse use = CountStates(units_, held, layout, precision_);
   const auto live = static_cast<int64_t>(std::ceil(live_units));
   const auto count = static_cast<int64_t>(held.size());
-  use.slots = activation_bytes_ * (live + 2 * kSlack) + saved * (policy.recompute ? 2 : live);
+  use.slots = activation_bytes_ * (live + kSlack) + saved * (policy.recompute ? 2 : live);
   if (!PlacementOf(layout.zero).whole_parameters) {
     use.slots += padded * BytesOf(precision_) *
                  LiveBuffers(policy.gather_for, micro_batches, count, policy.lookahead);

@@ -131,13 +131,13 @@ std::string SmallestChange(const JobSpec& job, const ClusterSpec& cluster, bool 
     JobSpec changed = job;
     change.apply(changed.layout);
     if (changed.layout == job.layout) continue;
-    const std::string found = tried(changed, change.name);
+    std::string found = tried(changed, change.name);
     if (!found.empty()) return found;
   }
   JobSpec changed = job;
   for (const Change& change : kChanges) change.apply(changed.layout);
   if (!(changed.layout == job.layout)) {
-    const std::string found = tried(changed, "a layout of the planner's choice");
+    std::string found = tried(changed, "a layout of the planner's choice");
     if (!found.empty()) return found;
   }
   return "no layout on these workers fits; use more workers, more memory, a smaller model or a "

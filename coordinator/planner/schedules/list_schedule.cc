@@ -222,8 +222,8 @@ std::vector<std::pair<size_t, size_t>> Tight(const PipelineTimes& times) {
     }
   }
   std::sort(found.begin(), found.end(), std::greater<>());
-  std::vector<std::pair<size_t, size_t>> places;
-  for (const auto& [time, place] : found) places.push_back(place);
+  std::vector<std::pair<size_t, size_t>> places(found.size());
+  for (size_t i = 0; i < found.size(); ++i) places[i] = found[i].second;
   return places;
 }
 
