@@ -55,8 +55,8 @@ void BM_AllReduce(benchmark::State& state, const MeshKind& kind, Algorithm algor
         device->NewStream("communication"),
         std::vector<float>(elements),
         {}};
-    member.scratch.resize(
-        static_cast<size_t>(member.collectives->ScratchBytes(static_cast<int64_t>(elements))));
+    member.scratch.resize(static_cast<size_t>(
+        member.collectives->ScratchBytes(static_cast<int64_t>(elements * sizeof(float)))));
     members.push_back(std::move(member));
   }
   for (auto _ : state) {

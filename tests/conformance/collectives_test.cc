@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 
+#include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/meshes.h"
@@ -69,9 +70,9 @@ class CollectivesTest : public ::testing::TestWithParam<std::tuple<MeshKind, int
     std::unique_ptr<Stream> stream;
     std::vector<std::byte> scratch;
 
-    std::span<std::byte> Scratch(size_t elements) {
-      scratch.resize(
-          static_cast<size_t>(collectives->ScratchBytes(static_cast<int64_t>(elements))));
+    std::span<std::byte> Scratch(size_t elements) { return ScratchOf(elements * sizeof(float)); }
+    std::span<std::byte> ScratchOf(size_t bytes) {
+      scratch.resize(static_cast<size_t>(collectives->ScratchBytes(static_cast<int64_t>(bytes))));
       return scratch;
     }
   };
@@ -211,6 +212,38 @@ TEST_P(CollectivesTest, GroupsOfOneMeshDoNotMix) {
   everyone.join();
 }
 
+// Close to the largest that a sum can hold, and of both signs: only the whole sum is small.
+int64_t IntegerValue(int rank, size_t i, int ranks) {
+  const auto random = static_cast<int64_t>(RandomBits(5, static_cast<uint64_t>(rank), i) >> 2);
+  return (rank % 2 == 0 ? random : -random) / ranks;
+}
+
+TEST_P(CollectivesTest, SumsOfIntegersAreExactInEveryOrder) {
+  Transports mesh = MakeMesh(ranks());
+  const auto n = static_cast<size_t>(ranks());
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      for (const size_t piece : {0u, 1u, 17u, 9'973u}) {
+        std::vector<int64_t> values(piece * n);
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = IntegerValue(member.rank, i, ranks());
+        }
+        const std::span<std::byte> scratch = member.ScratchOf(values.size() * sizeof(int64_t));
+        member.collectives->ReduceScatter(values, scratch, *member.stream);
+        EXPECT_TRUE(member.stream->Synchronize().ok());
+        for (size_t i = piece * static_cast<size_t>(member.rank);
+             i < piece * static_cast<size_t>(member.rank + 1); ++i) {
+          int64_t sum = 0;
+          for (int rank = ranks(); rank-- > 0;) sum += IntegerValue(rank, i, ranks());
+          ASSERT_EQ(values[i], sum) << "element " << i << " of pieces of " << piece;
+        }
+      }
+    });
+  }
+}
+
 TEST_P(CollectivesTest, AGroupOfOneIsLocal) {
   Transports mesh = MakeMesh(ranks());
   Floats values = Input(0, 10);
@@ -219,6 +252,9 @@ TEST_P(CollectivesTest, AGroupOfOneIsLocal) {
     EXPECT_EQ(member.collectives->ScratchBytes(10), 0);
     member.collectives->AllReduce(values, {}, *member.stream);
     member.collectives->ReduceScatter(values, {}, *member.stream);
+    std::vector<int64_t> integers = {1, -2};
+    member.collectives->ReduceScatter(integers, {}, *member.stream);
+    EXPECT_EQ(integers, (std::vector<int64_t>{1, -2}));
     member.collectives->AllGather(std::as_writable_bytes(std::span(values)), *member.stream);
     member.collectives->Broadcast(std::as_writable_bytes(std::span(values)), 0, *member.stream);
     member.collectives->Barrier(*member.stream);
@@ -243,6 +279,9 @@ TEST_P(CollectivesTest, WrongArgumentsFailTheStream) {
   std::vector<std::byte> scratch(64);
   fails([&](Stream& s) { collectives->ReduceScatter(uneven, scratch, s); }, "equal pieces");
   fails([&](Stream& s) { collectives->AllReduce(even, {}, s); }, "scratch of 0 bytes");
+  std::vector<int64_t> integers(n);
+  const auto half = std::span(scratch).first((n - 1) * sizeof(float));
+  fails([&](Stream& s) { collectives->ReduceScatter(integers, half, s); }, "are needed");
   fails([&](Stream& s) { collectives->Broadcast(scratch, total, s); }, "root");
 }
 

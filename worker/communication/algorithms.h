@@ -49,19 +49,22 @@ std::span<Element> Piece(std::span<Element> buffer, int index, int pieces) {
   return buffer.subspan(piece * static_cast<size_t>(index), piece);
 }
 
-// sum[i] += x[i].
-void AddTo(std::span<float> sum, std::span<const float> x);
+// sum[i] += x[i]; of fp32 or of integers, whose sum does not wrap.
+template <typename Element>
+void AddTo(std::span<Element> sum, std::span<const Element> x);
 
 // Both reductions form piece j as ((x[j+1] + x[j+2]) + ...) + x[j], indexes round the circle: equal
-// bits.
+// bits, also of fp32. Element: float or int64_t.
 absl::Status DirectAllGather(const Round& round, std::span<std::byte> buffer);
-absl::Status DirectReduceScatter(const Round& round, std::span<float> buffer,
-                                 std::span<float> scratch);
+template <typename Element>
+absl::Status DirectReduceScatter(const Round& round, std::span<Element> buffer,
+                                 std::span<Element> scratch);
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root);
 
 absl::Status RingAllGather(const Round& round, std::span<std::byte> buffer);
-absl::Status RingReduceScatter(const Round& round, std::span<float> buffer,
-                               std::span<float> scratch);
+template <typename Element>
+absl::Status RingReduceScatter(const Round& round, std::span<Element> buffer,
+                               std::span<Element> scratch);
 absl::Status RingBroadcast(const Round& round, std::span<std::byte> buffer, int root);
 
 absl::Status TreeBroadcast(const Round& round, std::span<std::byte> buffer, int root);

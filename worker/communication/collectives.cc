@@ -36,8 +36,12 @@ class TransportCollectives : public Collectives {
 
   void ReduceScatter(std::span<float> buffer, std::span<std::byte> scratch,
                      Stream& stream) override {
-    Start("ReduceScatter", CheckReduction(buffer, scratch), stream,
-          [this, buffer, scratch](const Round& round) { return Reduce(round, buffer, scratch); });
+    StartReduction(buffer, scratch, stream);
+  }
+
+  void ReduceScatter(std::span<int64_t> buffer, std::span<std::byte> scratch,
+                     Stream& stream) override {
+    StartReduction(buffer, scratch, stream);
   }
 
   void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) override {
@@ -60,9 +64,7 @@ class TransportCollectives : public Collectives {
 
   void Barrier(Stream& stream) override { Start("Barrier", absl::OkStatus(), stream, TreeBarrier); }
 
-  int64_t ScratchBytes(int64_t elements) const override {
-    return elements / size() * (size() - 1) * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t ScratchBytes(int64_t bytes) const override { return bytes / size() * (size() - 1); }
 
  private:
   using Body = std::function<absl::Status(const Round&)>;
@@ -81,17 +83,23 @@ class TransportCollectives : public Collectives {
     });
   }
 
+  template <typename Element>
+  void StartReduction(std::span<Element> buffer, std::span<std::byte> scratch, Stream& stream) {
+    Start("ReduceScatter", CheckReduction(buffer, scratch), stream,
+          [this, buffer, scratch](const Round& round) { return Reduce(round, buffer, scratch); });
+  }
+
   absl::Status Gather(const Round& round, std::span<std::byte> buffer) const {
     return Resolve(ChooseAlgorithm, buffer.size()) == Algorithm::kRing
                ? RingAllGather(round, buffer)
                : DirectAllGather(round, buffer);
   }
 
-  absl::Status Reduce(const Round& round, std::span<float> buffer,
+  template <typename Element>
+  absl::Status Reduce(const Round& round, std::span<Element> buffer,
                       std::span<std::byte> scratch) const {
-    const std::span<float> words(
-        reinterpret_cast<float*>(scratch.data()),
-        static_cast<size_t>(ScratchBytes(std::ssize(buffer))) / sizeof(float));
+    const std::span<Element> words(reinterpret_cast<Element*>(scratch.data()),
+                                   buffer.size() / members_.size() * (members_.size() - 1));
     return Resolve(ChooseAlgorithm, buffer.size_bytes()) == Algorithm::kRing
                ? RingReduceScatter(round, buffer, words)
                : DirectReduceScatter(round, buffer, words);
@@ -110,13 +118,14 @@ class TransportCollectives : public Collectives {
         absl::StrCat(elements, " elements are not ", size(), " equal pieces"));
   }
 
-  absl::Status CheckReduction(std::span<float> buffer, std::span<std::byte> scratch) const {
+  template <typename Element>
+  absl::Status CheckReduction(std::span<Element> buffer, std::span<std::byte> scratch) const {
     RETURN_IF_ERROR(CheckPieces(buffer.size()));
-    const int64_t needed = ScratchBytes(std::ssize(buffer));
-    const bool aligned = reinterpret_cast<uintptr_t>(scratch.data()) % alignof(float) == 0;
+    const int64_t needed = ScratchBytes(static_cast<int64_t>(buffer.size_bytes()));
+    const bool aligned = reinterpret_cast<uintptr_t>(scratch.data()) % alignof(Element) == 0;
     if (std::ssize(scratch) >= needed && aligned) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("scratch of ", scratch.size(), " bytes; ",
-                                                   needed, " aligned to a float are needed"));
+                                                   needed, " aligned to an element are needed"));
   }
 
   absl::Status CheckRoot(int root) const {

@@ -44,14 +44,17 @@ class Collectives {
   // is always the same.
   virtual void ReduceScatter(std::span<float> buffer, std::span<std::byte> scratch,
                              Stream& stream) = 0;
+  // The same of integers, whose sum no order changes. It must not wrap.
+  virtual void ReduceScatter(std::span<int64_t> buffer, std::span<std::byte> scratch,
+                             Stream& stream) = 0;
   // ReduceScatter followed by AllGather: the same bits on every rank, and the same bits as
   // ReduceScatter's pieces.
   virtual void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) = 0;
   virtual void Broadcast(std::span<std::byte> buffer, int root, Stream& stream) = 0;
   virtual void Barrier(Stream& stream) = 0;
 
-  // Bytes of scratch that the reductions above need for `elements` in all.
-  virtual int64_t ScratchBytes(int64_t elements) const = 0;
+  // Bytes of scratch that the reductions above need for a buffer of `bytes` in all.
+  virtual int64_t ScratchBytes(int64_t bytes) const = 0;
 };
 
 struct CollectivesOptions {

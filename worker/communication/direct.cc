@@ -20,13 +20,14 @@ absl::Status DirectAllGather(const Round& round, std::span<std::byte> buffer) {
   return round.Run(transfers);
 }
 
-absl::Status DirectReduceScatter(const Round& round, std::span<float> buffer,
-                                 std::span<float> scratch) {
+template <typename Element>
+absl::Status DirectReduceScatter(const Round& round, std::span<Element> buffer,
+                                 std::span<Element> scratch) {
   const int n = round.size();
-  const std::span<float> own = Piece(buffer, round.position(), n);
+  const std::span<Element> own = Piece(buffer, round.position(), n);
   // received[k] is this rank's piece as member position + 1 + k has it: in the order of the
   // additions.
-  std::vector<std::span<float>> received;
+  std::vector<std::span<Element>> received;
   std::vector<Transfer> transfers;
   for (int distance = 1; distance < n; ++distance) {
     received.push_back(Piece(scratch, distance - 1, n - 1));
@@ -42,12 +43,19 @@ absl::Status DirectReduceScatter(const Round& round, std::span<float> buffer,
   constexpr size_t kBlock = 4096;  // stays in the first-level cache while all members are added up
   for (size_t begin = 0; begin < own.size(); begin += kBlock) {
     const size_t count = std::min(kBlock, own.size() - begin);
-    const std::span<float> sum = received.front().subspan(begin, count);
-    for (size_t k = 1; k < received.size(); ++k) AddTo(sum, received[k].subspan(begin, count));
-    AddTo(own.subspan(begin, count), sum);
+    const std::span<Element> sum = received.front().subspan(begin, count);
+    for (size_t k = 1; k < received.size(); ++k) {
+      AddTo<Element>(sum, received[k].subspan(begin, count));
+    }
+    AddTo<Element>(own.subspan(begin, count), sum);
   }
   return absl::OkStatus();
 }
+
+template absl::Status DirectReduceScatter<float>(const Round& round, std::span<float> buffer,
+                                                 std::span<float> scratch);
+template absl::Status DirectReduceScatter<int64_t>(const Round& round, std::span<int64_t> buffer,
+                                                   std::span<int64_t> scratch);
 
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root) {
   std::vector<Transfer> transfers;

@@ -19,19 +19,25 @@ absl::Status RingAllGather(const Round& round, std::span<std::byte> buffer) {
   return absl::OkStatus();
 }
 
-absl::Status RingReduceScatter(const Round& round, std::span<float> buffer,
-                               std::span<float> scratch) {
+template <typename Element>
+absl::Status RingReduceScatter(const Round& round, std::span<Element> buffer,
+                               std::span<Element> scratch) {
   const int n = round.size();
-  const std::span<float> partial = scratch.first(buffer.size() / static_cast<size_t>(n));
+  const std::span<Element> partial = scratch.first(buffer.size() / static_cast<size_t>(n));
   for (int step = 0; step < n - 1; ++step) {
-    const std::span<float> sent = Piece(buffer, round.Neighbour(-step - 1), n);
-    const std::span<float> sum = Piece(buffer, round.Neighbour(-step - 2), n);
+    const std::span<Element> sent = Piece(buffer, round.Neighbour(-step - 1), n);
+    const std::span<Element> sum = Piece(buffer, round.Neighbour(-step - 2), n);
     RETURN_IF_ERROR(round.Run({{round.Receive(round.Neighbour(-1), std::as_writable_bytes(partial)),
                                 round.Send(round.Neighbour(1), std::as_writable_bytes(sent))}}));
-    AddTo(sum, partial);
+    AddTo<Element>(sum, partial);
   }
   return absl::OkStatus();
 }
+
+template absl::Status RingReduceScatter<float>(const Round& round, std::span<float> buffer,
+                                               std::span<float> scratch);
+template absl::Status RingReduceScatter<int64_t>(const Round& round, std::span<int64_t> buffer,
+                                                 std::span<int64_t> scratch);
 
 // A chain that starts at the root: while a member passes a segment on, the next one arrives.
 absl::Status RingBroadcast(const Round& round, std::span<std::byte> buffer, int root) {

@@ -14,9 +14,10 @@ absl::Status Round::Run(std::span<const Transfer> transfers) const {
   return transport_.Run(transfers, TimeLeft(deadline_));
 }
 
-void AddTo(std::span<float> sum, std::span<const float> x) {
-  float* __restrict to = sum.data();
-  const float* __restrict from = x.data();
+template <typename Element>
+void AddTo(std::span<Element> sum, std::span<const Element> x) {
+  Element* __restrict to = sum.data();
+  const Element* __restrict from = x.data();
   const size_t size = sum.size();
   // A constant inner trip count is what the compiler needs to use vector instructions at -O2.
   constexpr size_t kLanes = 16;
@@ -26,5 +27,8 @@ void AddTo(std::span<float> sum, std::span<const float> x) {
   }
   for (; i < size; ++i) to[i] += from[i];
 }
+
+template void AddTo<float>(std::span<float> sum, std::span<const float> x);
+template void AddTo<int64_t>(std::span<int64_t> sum, std::span<const int64_t> x);
 
 }  // namespace esteira
