@@ -62,6 +62,7 @@ struct JobSpec {
   int64_t steps = 0;
   int64_t global_batch_size = 0;
   Precision precision = Precision::kBf16;
+  Numerics numerics = Numerics::kFast;
   double gradient_clip_norm = 1;
   AdamWOptions adamw;
   LearningRateSchedule schedule;

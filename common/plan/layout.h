@@ -19,7 +19,8 @@ struct StagePolicy {
   bool operator==(const StagePolicy&) const = default;
 };
 
-// How a job is spread: everything that the planner chose, and nothing about hosts or addresses.
+// How a job is spread: everything that the planner chose, what of the job its buffers and messages
+// follow from, and nothing about hosts or addresses.
 struct Layout {
   int stages = 1;
   int chunks_per_stage = 1;
@@ -31,6 +32,7 @@ struct Layout {
   int64_t global_batch_size = 0;  // sequences
   int64_t micro_batch_size = 0;   // sequences, at most
   int64_t sequence_length = 0;
+  Numerics numerics = Numerics::kFast;
 
   const StagePolicy& policy(int stage) const { return policies[static_cast<size_t>(stage)]; }
   void SetPolicies(const StagePolicy& policy) {

@@ -31,13 +31,13 @@ int64_t WorkspaceBytes(const Plan& plan, const std::vector<UnitSpec>& units,
   for (int index : held) {
     const UnitSpec& unit = units[static_cast<size_t>(index)];
     const int64_t padded = ShardMap(unit.flat_elements, layout.replicas).padded_elements();
-    reduce = std::max(reduce, ReduceScratchBytes(padded, layout.replicas));
+    reduce = std::max(reduce, ReduceScratchBytes(padded, layout.replicas, layout.numerics));
     if (unit.kind == UnitKind::kTied) continue;
     compute = std::max(compute, WorkspaceLayout(plan.model, unit, layout.micro_batch_size,
                                                 layout.sequence_length, plan.precision)
                                     .bytes);
   }
-  return compute + reduce;
+  return compute + reduce + GradientScratchBytes(units, held, layout);
 }
 
 }  // namespace
@@ -55,13 +55,28 @@ MemoryUse CountStates(const std::vector<UnitSpec>& units, const std::vector<int>
     if (ParametersUnit(units, held, index) == index) {
       use.parameters += elements(placement.whole_parameters) * BytesOf(precision);
     }
-    use.gradients += elements(placement.whole_sums) * BytesOf(ElementType::kFp32);
+    use.gradients += elements(placement.whole_sums) * BytesOf(SumType(layout.numerics));
     if (unit.owner == -1) {
       use.optimizer +=
           elements(placement.whole_states) * kStateTensors * BytesOf(ElementType::kFp32);
     }
   }
   return use;
+}
+
+int64_t GradientScratchBytes(const std::vector<UnitSpec>& units, const std::vector<int>& held,
+                             const Layout& layout) {
+  if (layout.numerics == Numerics::kFast) return 0;
+  int64_t elements = 0;
+  for (int index : held) {
+    int64_t used_at_once = 0;
+    for (int used : units[static_cast<size_t>(index)].uses) {
+      used_at_once += ShardMap(units[static_cast<size_t>(used)].flat_elements, layout.replicas)
+                          .padded_elements();
+    }
+    elements = std::max(elements, used_at_once);
+  }
+  return elements * BytesOf(ElementType::kFp32);
 }
 
 MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate) {

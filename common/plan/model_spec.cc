@@ -184,6 +184,10 @@ const char* PrecisionName(Precision precision) {
   return precision == Precision::kFp32 ? "fp32" : "bf16";
 }
 
+const char* NumericsName(Numerics numerics) {
+  return numerics == Numerics::kFast ? "fast" : "exact";
+}
+
 absl::StatusOr<Architecture> ParseArchitecture(const std::string& name) {
   if (name == "gpt2") return Architecture::kGpt2;
   if (name == "llama") return Architecture::kLlama;
@@ -196,6 +200,13 @@ absl::StatusOr<Precision> ParsePrecision(const std::string& name) {
   if (name == "bf16") return Precision::kBf16;
   return absl::InvalidArgumentError(
       absl::StrCat("precision \"", name, "\" does not exist; use fp32 or bf16"));
+}
+
+absl::StatusOr<Numerics> ParseNumerics(const std::string& name) {
+  if (name == "fast") return Numerics::kFast;
+  if (name == "exact") return Numerics::kExact;
+  return absl::InvalidArgumentError(
+      absl::StrCat("numerics \"", name, "\" does not exist; use fast or exact"));
 }
 
 }  // namespace esteira

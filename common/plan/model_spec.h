@@ -11,6 +11,10 @@ namespace esteira {
 enum class Architecture { kGpt2, kLlama };
 enum class Precision { kFp32, kBf16 };
 
+// In what gradients are added up over micro-batches, replicas and the ends of a tied table: fp32,
+// in an order that a layout may change, or 64-bit fixed point, in which no order changes a bit.
+enum class Numerics { kFast, kExact };
+
 // What is trained: every size of the model, with all defaults filled in. Knows no ranks and no
 // devices.
 struct ModelSpec {
@@ -93,7 +97,9 @@ double ModelFlopsPerToken(const ModelSpec& model, int64_t sequence_length);
 int64_t BytesOf(Precision precision);  // 4 or 2
 const char* ArchitectureName(Architecture architecture);
 const char* PrecisionName(Precision precision);
+const char* NumericsName(Numerics numerics);
 absl::StatusOr<Architecture> ParseArchitecture(const std::string& name);
 absl::StatusOr<Precision> ParsePrecision(const std::string& name);
+absl::StatusOr<Numerics> ParseNumerics(const std::string& name);
 
 }  // namespace esteira

@@ -52,7 +52,7 @@ Placement PlacementOf(int zero);
 // Bytes of one rank at its peak, by what they are for.
 struct MemoryUse {
   int64_t parameters = 0;  // in the job's precision
-  int64_t gradients = 0;   // fp32 sums
+  int64_t gradients = 0;   // sums, in SumType
   int64_t optimizer = 0;   // master, first and second moment, fp32
   int64_t slots = 0;
   int64_t workspace = 0;

@@ -53,7 +53,8 @@ void PrintHeader(const Plan& plan, std::string& text) {
                   " chunks_per_stage=", layout.chunks_per_stage, " replicas=", layout.replicas,
                   " zero=", layout.zero, " global_batch_size=", layout.global_batch_size,
                   " micro_batch_size=", layout.micro_batch_size,
-                  " sequence_length=", layout.sequence_length);
+                  " sequence_length=", layout.sequence_length,
+                  " numerics=", NumericsName(layout.numerics));
   absl::StrAppend(&text, " boundaries=", absl::StrJoin(layout.boundaries, ","), " policies=",
                   absl::StrJoin(layout.policies, ",",
                                 [](std::string* out, const StagePolicy& policy) {
@@ -249,19 +250,22 @@ absl::Status ReadLayout(Reader& reader, Plan& plan) {
   Layout& layout = plan.layout;
   ASSIGN_OR_RETURN(
       const auto values,
-      reader.Values("layout",
-                    {"stages", "chunks_per_stage", "replicas", "zero", "global_batch_size",
-                     "micro_batch_size", "sequence_length", "boundaries", "policies", "workers"}));
+      reader.Values("layout", {"stages", "chunks_per_stage", "replicas", "zero",
+                               "global_batch_size", "micro_batch_size", "sequence_length",
+                               "numerics", "boundaries", "policies", "workers"}));
   int* const counts[] = {&layout.stages, &layout.chunks_per_stage, &layout.replicas, &layout.zero};
   for (size_t i = 0; i < std::size(counts); ++i)
     RETURN_IF_ERROR(reader.Number(values[i], *counts[i]));
   RETURN_IF_ERROR(reader.Number(values[4], layout.global_batch_size));
   RETURN_IF_ERROR(reader.Number(values[5], layout.micro_batch_size));
   RETURN_IF_ERROR(reader.Number(values[6], layout.sequence_length));
-  RETURN_IF_ERROR(reader.List(values[7], layout.boundaries));
+  const absl::StatusOr<Numerics> numerics = ParseNumerics(std::string(values[7]));
+  if (!numerics.ok()) return reader.Error(numerics.status().message());
+  layout.numerics = *numerics;
+  RETURN_IF_ERROR(reader.List(values[8], layout.boundaries));
   layout.policies.clear();
-  RETURN_IF_ERROR(ReadPolicies(reader, values[8], layout.policies));
-  RETURN_IF_ERROR(reader.List(values[9], plan.worker_of_rank));
+  RETURN_IF_ERROR(ReadPolicies(reader, values[9], layout.policies));
+  RETURN_IF_ERROR(reader.List(values[10], plan.worker_of_rank));
   reader.Skip();
   absl::string_view line = reader.Peek();
   std::string error;

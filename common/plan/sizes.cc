@@ -193,6 +193,10 @@ ElementType ComputeType(Precision precision) {
   return precision == Precision::kFp32 ? ElementType::kFp32 : ElementType::kBf16;
 }
 
+ElementType SumType(Numerics numerics) {
+  return numerics == Numerics::kFast ? ElementType::kFp32 : ElementType::kInt64;
+}
+
 const TensorSlice& BufferLayout::Find(const char* name) const {
   const auto slice = std::find_if(slices.begin(), slices.end(), [name](const TensorSlice& other) {
     return absl::string_view(other.name) == name;
@@ -235,8 +239,8 @@ int64_t AttentionWorkspaceElements(int64_t batch, int64_t sequence, int64_t num_
   return std::min(batch * num_kv_heads, kAttentionPairsAtOnce) * 3 * sequence * head_size;
 }
 
-int64_t ReduceScratchBytes(int64_t padded_elements, int replicas) {
-  return replicas == 1 ? 0 : padded_elements * BytesOf(ElementType::kFp32);
+int64_t ReduceScratchBytes(int64_t padded_elements, int replicas, Numerics numerics) {
+  return replicas == 1 ? 0 : padded_elements * BytesOf(SumType(numerics));
 }
 
 double ForwardFlops(const ModelSpec& model, const UnitSpec& unit, int64_t batch, int64_t sequence) {

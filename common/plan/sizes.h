@@ -13,6 +13,7 @@ namespace esteira {
 enum class ElementType : uint8_t { kFp32, kBf16, kInt32, kInt64, kByte };
 int64_t BytesOf(ElementType type);
 ElementType ComputeType(Precision precision);
+ElementType SumType(Numerics numerics);  // of gradient sums and windows
 
 // One named tensor inside a saved or workspace buffer; tensors follow each other, each aligned to
 // 64 bytes.
@@ -50,8 +51,8 @@ inline constexpr int64_t kLossSumsBytes = 16;
 int64_t AttentionWorkspaceElements(int64_t batch, int64_t sequence, int64_t num_kv_heads,
                                    int64_t head_size);
 
-// Scratch of a reduction over `replicas` of a buffer of `padded_elements` fp32; 0 for one replica.
-int64_t ReduceScratchBytes(int64_t padded_elements, int replicas);
+// Scratch of a reduction over `replicas` of a window of `padded_elements`; 0 for one replica.
+int64_t ReduceScratchBytes(int64_t padded_elements, int replicas, Numerics numerics);
 
 // Floating point operations of one compute op on `batch` sequences.
 double ForwardFlops(const ModelSpec& model, const UnitSpec& unit, int64_t batch, int64_t sequence);

@@ -54,6 +54,11 @@ absl::Status ValidateMemory(const Plan& plan, const std::vector<int64_t>& budget
 MemoryUse CountStates(const std::vector<UnitSpec>& units, const std::vector<int>& held,
                       const Layout& layout, Precision precision);
 
+// Exact numerics form the gradient of one (unit, micro-batch) in fp32 before it is added up: the
+// room for it, of the held unit that uses the most parameters; 0 when numerics are fast.
+int64_t GradientScratchBytes(const std::vector<UnitSpec>& units, const std::vector<int>& held,
+                             const Layout& layout);
+
 // Bytes of one rank by the slot classes, placement and unit sizes of a lowered plan. Both programs
 // share the slots: of each class there are as many as the one that needs more of it has.
 MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate);

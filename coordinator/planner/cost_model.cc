@@ -13,6 +13,11 @@ constexpr double kComputeOverheadSeconds = 50e-6;
 // AdamW reads and writes master weights and both moments, reads the gradient sum and writes the
 // parameter: bytes of an element, besides the parameter itself.
 constexpr double kStepBytesPerElement = 7 * sizeof(float);
+// What exact numerics add to it: the sum is read, and written as fp32.
+constexpr double kExactStepBytesPerElement = sizeof(int64_t) + sizeof(float);
+// And to a backward pass: the gradient of a micro-batch is read and cleared, its sum read and
+// written.
+constexpr double kExactSumBytesPerElement = 2 * sizeof(float) + 2 * sizeof(int64_t);
 // Of one rank's part of NORM: loss, counts and the exact sum of squares.
 constexpr double kNormBytes = 512;
 // To hand one message to a transport.
@@ -142,7 +147,19 @@ double CostModel::RingSeconds(int stage, int unit, int64_t bytes_per_element) co
 double CostModel::RawComputeSeconds(int stage, int unit, Op op, int64_t samples) const {
   if (samples == 0) return 0;
   return UnitSeconds(model_, units_[static_cast<size_t>(unit)], op, samples,
-                     layout_.sequence_length, precision_, slowest_[static_cast<size_t>(stage)]);
+                     layout_.sequence_length, precision_, slowest_[static_cast<size_t>(stage)]) +
+         SumSeconds(stage, unit, op);
+}
+
+// Of what exact numerics do behind a backward pass; a worker whose passes take a given time has it
+// in there.
+double CostModel::SumSeconds(int stage, int unit, Op op) const {
+  const WorkerSpec& worker = slowest_[static_cast<size_t>(stage)];
+  const bool sums = op == Op::kBackward || op == Op::kBackwardWeight;
+  if (!exact() || !sums || worker.pass_seconds > 0) return 0;
+  double elements = 0;
+  for (int used : units_[static_cast<size_t>(unit)].uses) elements += ElementsOf(used, true);
+  return elements * kExactSumBytesPerElement / worker.bytes_per_second;
 }
 
 double CostModel::ComputeSeconds(int stage, int unit, Op op, int64_t samples) const {
@@ -163,13 +180,14 @@ double CostModel::GatherSeconds(int stage, int unit) const {
 
 double CostModel::ReduceSeconds(int stage, int unit) const {
   // Reduce-scatter, and an all-gather where every replica steps all of the unit.
-  return Factor(Op::kReduce) * RingSeconds(stage, unit, sizeof(float)) *
+  return Factor(Op::kReduce) * RingSeconds(stage, unit, sum_bytes()) *
          (placement_.whole_states ? 2 : 1);
 }
 
 double CostModel::StepSeconds(int stage, int unit) const {
   return Factor(Op::kStep) * ElementsOf(unit, placement_.whole_states) *
-         (kStepBytesPerElement + static_cast<double>(BytesOf(precision_))) /
+         (kStepBytesPerElement + (exact() ? kExactStepBytesPerElement : 0) +
+          static_cast<double>(BytesOf(precision_))) /
          slowest_[static_cast<size_t>(stage)].bytes_per_second;
 }
 
@@ -185,6 +203,7 @@ double CostModel::Seconds(const Program& program, const Instruction& instruction
 
 double CostModel::RawSeconds(const Program& program, const Instruction& instruction) const {
   const auto element_bytes = static_cast<double>(BytesOf(precision_));
+  const auto sum_element_bytes = static_cast<double>(sum_bytes());
   const WorkerSpec& worker = slowest_[static_cast<size_t>(program.stage)];
   const int unit = instruction.unit;
   const auto samples = [&] {
@@ -200,11 +219,11 @@ double CostModel::RawSeconds(const Program& program, const Instruction& instruct
           program.stage, peer,
           static_cast<double>(samples() * layout_.sequence_length * model_.hidden_size) *
               element_bytes);
-    case Op::kClear: return ElementsOf(unit, true) * sizeof(float) / worker.bytes_per_second;
+    case Op::kClear: return ElementsOf(unit, true) * sum_element_bytes / worker.bytes_per_second;
     case Op::kTieGradient: {
       const double elements = ElementsOf(unit, placement_.whole_states);
-      if (instruction.peer < 0) return 3 * elements * sizeof(float) / worker.bytes_per_second;
-      return TransferSeconds(program.stage, peer, elements * sizeof(float));
+      if (instruction.peer < 0) return 3 * elements * sum_element_bytes / worker.bytes_per_second;
+      return TransferSeconds(program.stage, peer, elements * sum_element_bytes);
     }
     case Op::kTieParameter:
       return TransferSeconds(program.stage, peer,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/plan/plan.h"
+#include "common/plan/sizes.h"
 #include "coordinator/planner/cluster.h"
 
 namespace esteira {
@@ -38,6 +39,9 @@ class CostModel {
   double RingSeconds(int stage, int unit, int64_t bytes_per_element) const;
   bool StagesShareHost(int a, int b) const;
   double ElementsOf(int unit, bool whole) const;
+  double SumSeconds(int stage, int unit, Op op) const;
+  bool exact() const { return layout_.numerics == Numerics::kExact; }
+  int64_t sum_bytes() const { return BytesOf(SumType(layout_.numerics)); }
   double Factor(Op op) const { return cluster_.factors[static_cast<size_t>(op)]; }
 
   ModelSpec model_;

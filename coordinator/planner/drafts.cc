@@ -190,7 +190,7 @@ std::vector<StagePolicy> PolicyLadder(const LayoutRequest& request, int zero, in
   for (const bool recompute : recomputes) {
     size_t g = 0, k = 0;
     ladder.push_back({reductions[k], gathers[g], recompute});
-    // Gradients first: a window is fp32, gathered parameters are of the job's precision.
+    // Gradients first: an element of a window is no smaller than one of gathered parameters.
     while (k + 1 < reductions.size()) ladder.push_back({reductions[++k], gathers[g], recompute});
     while (g + 1 < gathers.size()) ladder.push_back({reductions[k], gathers[++g], recompute});
   }
@@ -217,6 +217,7 @@ std::vector<Frame> FramesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   layout.global_batch_size = job.global_batch_size;
   layout.micro_batch_size = micro_batch_size;
   layout.sequence_length = job.sequence_length;
+  layout.numerics = job.numerics;
   layout.zero = ZeroLevels(job.layout, shape.replicas).front();
   layout.SetPolicies(
       PolicyLadder(job.layout, layout.zero, shape.stages, layout.num_micro_batches()).front());

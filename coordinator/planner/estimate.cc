@@ -98,10 +98,11 @@ MemoryUse Estimator::MemoryOf(const Draft& draft, int stage, double live_units) 
                  LiveBuffers(policy.gather_for, micro_batches, count, policy.lookahead);
   }
   if (HasWindowSlots(layout, stage)) {
-    use.slots += padded * int64_t{sizeof(float)} *
+    use.slots += padded * BytesOf(SumType(layout.numerics)) *
                  LiveBuffers(policy.reduce_every, micro_batches, count, policy.lookahead);
   }
-  use.workspace = workspace + ReduceScratchBytes(padded, layout.replicas);
+  use.workspace = workspace + ReduceScratchBytes(padded, layout.replicas, layout.numerics) +
+                  GradientScratchBytes(units_, held, layout);
   return use;
 }
 

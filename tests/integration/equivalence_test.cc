@@ -171,10 +171,54 @@ TEST_P(EquivalenceTest, FewerMicroBatchesThanStagesAndReplicas) {
   comparison.Check(WithLayout(job, 1, 3, 0, "1f1b", kAll));
 }
 
+// Exact numerics: one reference for all replicas and windows, over many steps, and from there on
+// whatever the first step has rounded.
+TEST_P(EquivalenceTest, ExactNumericsGiveTheBitsOfOneRank) {
+  for (Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    JobSpec job = ToyJob(GetParam());
+    job.numerics = Numerics::kExact;
+    job.precision = precision;
+    job.global_batch_size = 11;  // six micro-batches, the last one short
+    const Trace oracle = Train(job, job.steps);
+    ASSERT_EQ(oracle.losses.size(), static_cast<size_t>(job.steps));
+    EXPECT_LT(oracle.losses.back(), 0.9 * oracle.losses.front());
+    for (int replicas : {1, 2, 3, 4, 5}) {
+      for (int reduce_every : {kAll, 1, 2}) {
+        const int zero = (replicas + reduce_every) % 4;
+        const int stages = 1 + (replicas + 2 * reduce_every) % 3;
+        JobSpec other = WithLayout(job, stages, replicas, zero, "1f1b", reduce_every);
+        other.layout.recompute = replicas % 2 == 0 ? "full" : "none";
+        SCOPED_TRACE(LayoutText(other.layout));
+        const Trace trace = Train(other, job.steps);
+        ASSERT_EQ(trace.bits, oracle.bits);
+        ASSERT_EQ(trace.evaluation, oracle.evaluation);
+      }
+    }
+  }
+}
+
+// What exactness costs in accuracy is nothing that training sees: fast numerics stay near.
+TEST_P(EquivalenceTest, ExactNumericsAreCloseToFast) {
+  JobSpec job = ToyJob(GetParam());
+  const Trace fast = Train(job, job.steps);
+  job.numerics = Numerics::kExact;
+  const Trace exact = Train(job, job.steps);
+  ASSERT_EQ(fast.losses.size(), exact.losses.size());
+  EXPECT_EQ(fast.bits[0].loss, exact.bits[0].loss);
+  EXPECT_NEAR(std::bit_cast<double>(fast.bits[0].gradient_norm),
+              std::bit_cast<double>(exact.bits[0].gradient_norm), 1e-7);
+  for (size_t i = 0; i < fast.losses.size(); ++i) {
+    ASSERT_NEAR(fast.losses[i], exact.losses[i], 1e-5 * fast.losses[i]) << "step " << i + 1;
+  }
+}
+
 // Its gradient sums travel between the ends in two pieces, and its reduction is large enough for a
 // ring.
-TEST(LargeTableTest, IsTiedAndReducedAsASmallOne) {
+class LargeTableTest : public ::testing::TestWithParam<Numerics> {};
+
+TEST_P(LargeTableTest, IsTiedAndReducedAsASmallOne) {
   JobSpec job = ToyJob(Architecture::kGpt2);
+  job.numerics = GetParam();
   job.model.vocab_size = 70000;
   job.global_batch_size = 3;
   job.layout.micro_batch_size = 1;
@@ -188,6 +232,10 @@ TEST(LargeTableTest, IsTiedAndReducedAsASmallOne) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Numerics, LargeTableTest,
+                         ::testing::Values(Numerics::kFast, Numerics::kExact),
+                         [](const auto& test) { return NumericsName(test.param); });
 
 INSTANTIATE_TEST_SUITE_P(Architectures, EquivalenceTest,
                          ::testing::Values(Architecture::kGpt2, Architecture::kLlama),

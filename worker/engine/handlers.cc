@@ -17,6 +17,21 @@ Range Intersection(const Range& a, const Range& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+template <typename T>
+std::span<T> Elements(const Tensor& tensor) {
+  return {tensor.as<T>(), static_cast<size_t>(tensor.elements())};
+}
+
+// The gradient of one micro-batch of one unit may be as large as this, so that the sum of all
+// micro-batches of the step, and of both ends of a tied table, cannot wrap in any order. A function
+// of what no layout changes.
+float LargestContribution(const Layout& layout) {
+  constexpr int64_t kEnds = 2;
+  const int64_t micro_batches =
+      (layout.global_batch_size + layout.micro_batch_size - 1) / layout.micro_batch_size;
+  return kLargestFixedPoint / static_cast<float>(kEnds * micro_batches);
+}
+
 // Any memory of a multiple of four bytes, as what Zero takes.
 template <typename T>
 Tensor Words(std::span<T> values) {
@@ -42,6 +57,8 @@ Handlers::Handlers(const Machinery& machinery)
     : machinery_(machinery),
       compute_(machinery.units.size()),
       type_(ComputeType(machinery.plan.precision)),
+      sum_type_(SumType(machinery.plan.layout.numerics)),
+      exact_(machinery.plan.layout.numerics == Numerics::kExact),
       gathered_(machinery.units.size()),
       windows_(machinery.units.size()),
       agreed_(machinery.device.NewEvent()) {
@@ -64,6 +81,10 @@ void Handlers::Begin(const Program& program, const RunSettings& settings) {
   Stream& compute = machinery_.queues[Queue::kCompute];
   machinery_.kernels.Zero(Words(memory.losses()), compute);
   machinery_.kernels.Zero(Words(memory.flags()), compute);
+  machinery_.kernels.Zero(Words(memory.refusals()), compute);
+  if (exact_ && !settings.evaluate) {
+    machinery_.kernels.Zero(Words(memory.gradient()), compute);
+  }
   Stream& shard = machinery_.queues[Queue::kShard];
   for (int unit : UnitsWithWindows(program)) {
     machinery_.kernels.Zero(memory.unit(unit)->sums.All(), shard);
@@ -82,7 +103,7 @@ void Handlers::Issue(size_t index) {
     case Op::kForward: return Forward(i, index);
     case Op::kBackward: return Backward(i, index);
     case Op::kBackwardInput: return BackwardInput(i, index);
-    case Op::kBackwardWeight: return BackwardWeight(i);
+    case Op::kBackwardWeight: return BackwardWeight(i, index);
     case Op::kRecompute: return Recompute(i);
     case Op::kSendAct: return Move(i, Direction::kSend, y(), Op::kSendAct, i.unit);
     case Op::kRecvAct: return Move(i, Direction::kReceive, x(), Op::kSendAct, i.unit - 1);
@@ -124,10 +145,14 @@ UnitArguments Handlers::Arguments(const Instruction& i) const {
   arguments.batch = program_->micro_batches[static_cast<size_t>(i.micro_batch)].num_samples;
   arguments.sequence = layout.sequence_length;
   arguments.evaluate = settings_.evaluate;
+  float* scratch = memory.gradient().data();
   for (int used : Spec(i.unit).uses) {
     const bool tied = used != i.unit;
     (tied ? arguments.tied_parameters : arguments.parameters) = Parameters(used);
-    (tied ? arguments.tied_gradients : arguments.gradients) = windows_[static_cast<size_t>(used)];
+    float*& gradients = tied ? arguments.tied_gradients : arguments.gradients;
+    gradients = exact_ ? scratch : windows_[static_cast<size_t>(used)].as<float>();
+    const UnitMemory* unit = memory.unit(used);
+    if (unit != nullptr) scratch += unit->whole.size();
   }
   const int64_t rows = arguments.batch * arguments.sequence;
   const auto ids = [rows](std::span<int32_t> values) {
@@ -164,7 +189,7 @@ void Handlers::Forward(const Instruction& i, size_t index) {
 
 void Handlers::Backward(const Instruction& i, size_t index) {
   BackwardInput(i, index);
-  BackwardWeight(i);
+  BackwardWeight(i, index);
 }
 
 void Handlers::BackwardInput(const Instruction& i, size_t index) {
@@ -174,9 +199,24 @@ void Handlers::BackwardInput(const Instruction& i, size_t index) {
   CheckFinite(arguments.dx, index);
 }
 
-void Handlers::BackwardWeight(const Instruction& i) {
-  compute_[static_cast<size_t>(i.unit)]->BackwardWeight(Arguments(i), machinery_.kernels,
+void Handlers::BackwardWeight(const Instruction& i, size_t index) {
+  const UnitArguments arguments = Arguments(i);
+  compute_[static_cast<size_t>(i.unit)]->BackwardWeight(arguments, machinery_.kernels,
                                                         StreamOf(i.op));
+  if (exact_ && arguments.batch > 0) AddToWindows(i, arguments, index);
+}
+
+void Handlers::AddToWindows(const Instruction& i, const UnitArguments& arguments, size_t index) {
+  const float largest = LargestContribution(machinery_.plan.layout);
+  int32_t* refused = &machinery_.memory.refusals()[index];
+  for (int used : Spec(i.unit).uses) {
+    const Tensor window = windows_[static_cast<size_t>(used)];
+    if (window.data == nullptr) continue;  // no parameters
+    float* gradients = used != i.unit ? arguments.tied_gradients : arguments.gradients;
+    const Tensor part = {reinterpret_cast<std::byte*>(gradients), ElementType::kFp32, window.rows,
+                         1};
+    machinery_.kernels.AddFixedPoint(part, largest, window, refused, StreamOf(i.op));
+  }
 }
 
 void Handlers::Recompute(const Instruction& i) {
@@ -220,27 +260,30 @@ void Handlers::Clear(const Instruction& i) {
   const UnitMemory& unit = *machinery_.memory.unit(i.unit);
   Tensor window = unit.sums.All();
   if (i.slot >= 0) {
-    window = {machinery_.memory.Slot(SlotKind::kWindow, i.slot), ElementType::kFp32,
-              unit.whole.size(), 1};
+    window = {machinery_.memory.Slot(SlotKind::kWindow, i.slot), sum_type_, unit.whole.size(), 1};
   }
-  windows_[static_cast<size_t>(i.unit)] = window.as<float>();
+  windows_[static_cast<size_t>(i.unit)] = window;
   machinery_.kernels.Zero(window, StreamOf(i.op));
 }
 
 void Handlers::Reduce(const Instruction& i) {
   const UnitMemory& unit = *machinery_.memory.unit(i.unit);
   Stream& stream = StreamOf(i.op);
-  float* data = std::exchange(windows_[static_cast<size_t>(i.unit)], nullptr);
-  const std::span<float> window(data, static_cast<size_t>(unit.whole.size()));
-  const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(ElementType::kFp32);
+  const Tensor window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
+  const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(sum_type_);
   BytesOfOp(i.op) += moved;
-  machinery_.stage.ReduceScatter(window, machinery_.memory.reduce_scratch(), stream);
+  const std::span<std::byte> scratch = machinery_.memory.reduce_scratch();
+  if (exact_) {
+    machinery_.stage.ReduceScatter(Elements<int64_t>(window), scratch, stream);
+  } else {
+    machinery_.stage.ReduceScatter(Elements<float>(window), scratch, stream);
+  }
   if (unit.valid != unit.own) {
     BytesOfOp(i.op) += moved;
-    machinery_.stage.AllGather(std::as_writable_bytes(window), stream);
+    machinery_.stage.AllGather(Bytes(window), stream);
   }
   if (i.slot < 0) return;
-  const Tensor valid = {reinterpret_cast<std::byte*>(data + unit.valid.begin), ElementType::kFp32,
+  const Tensor valid = {window.data + unit.valid.begin * BytesOf(sum_type_), sum_type_,
                         unit.valid.size(), 1};
   machinery_.kernels.Accumulate(valid, unit.sums.Elements(unit.valid), stream);
 }
@@ -256,14 +299,14 @@ void Handlers::TieGradient(const Instruction& i) {
                                   machinery_.memory.unit(owner)->sums.Elements(end.valid), stream);
     return;
   }
-  BytesOfOp(i.op) += end.valid.size() * BytesOf(ElementType::kFp32);
+  BytesOfOp(i.op) += end.valid.size() * BytesOf(sum_type_);
   const auto direction = owner < 0 ? Transfer::Direction::kReceive : Transfer::Direction::kSend;
   uint32_t index = 0;
   for (int64_t begin = end.valid.begin; begin < end.valid.end; begin += kTiePieceElements) {
     const Range range = {begin, std::min(begin + kTiePieceElements, end.valid.end)};
     const Tensor sums = end.sums.Elements(range);
     Tensor piece = sums;
-    if (owner < 0) piece.data = reinterpret_cast<std::byte*>(machinery_.memory.tie_piece().data());
+    if (owner < 0) piece.data = machinery_.memory.tie_piece();
     const Tag tag = {static_cast<uint32_t>(i.op), 0, index++};
     Exchange(machinery_.transport, {{direction, i.peer, tag, Bytes(piece)}},
              machinery_.options.operation_timeout, stream);
@@ -302,13 +345,23 @@ void Handlers::Norm() {
   stream.Record(*agreed_);
 }
 
+Tensor Handlers::Gradient(const UnitMemory& unit, const Range& part, Stream& stream) const {
+  const Tensor sums = unit.sums.Elements(part);
+  if (!exact_) return sums;
+  const std::span<float> room = machinery_.memory.gradient();
+  const Tensor gradient = {reinterpret_cast<std::byte*>(room.data()), ElementType::kFp32,
+                           part.size(), 1};
+  machinery_.kernels.FromFixedPoint(sums, gradient, stream);
+  return gradient;
+}
+
 void Handlers::AddOwnSquares() {
   Stream& stream = StreamOf(Op::kNorm);
   const std::span<double> blocks = machinery_.memory.blocks();
   for (int index : program_->units) {
     const UnitMemory* unit = machinery_.memory.unit(index);
     if (unit == nullptr || Spec(index).owner >= 0) continue;
-    machinery_.kernels.SumSquaresByBlock(unit->sums.Elements(unit->own), blocks.data(), stream);
+    machinery_.kernels.SumSquaresByBlock(Gradient(*unit, unit->own, stream), blocks.data(), stream);
     const auto count = static_cast<size_t>(unit->own.size() / kBlockElements);
     stream.Enqueue([this, index, used = blocks.first(count)] {
       const Instruction reduced = {.op = Op::kReduce, .unit = index};
@@ -318,7 +371,7 @@ void Handlers::AddOwnSquares() {
   }
 }
 
-// Losses of this rank's micro-batches, and what CheckFinite found.
+// Losses of this rank's micro-batches, what CheckFinite found, and what fixed point refused.
 void Handlers::AddFindings() {
   const RankMemory& memory = machinery_.memory;
   const std::span<LossSums> losses = memory.losses();
@@ -330,8 +383,10 @@ void Handlers::AddFindings() {
   }
   if (settings_.evaluate) return;
   const std::span<int32_t> flags = memory.flags();
+  const std::span<int32_t> refusals = memory.refusals();
   for (size_t index = 0; index < flags.size(); ++index) {
-    if (flags[index] == 0) continue;
+    total_.refused += refusals[index];
+    if (flags[index] == 0 && refusals[index] == 0) continue;
     total_.non_finite.Consider(PlaceOf(machinery_.plan, *program_, program_->instructions[index]));
   }
 }
@@ -357,7 +412,7 @@ void Handlers::Step(const Instruction& i) {
                                     {parameter.offset, parameter.offset + parameter.elements});
     if (part.size() == 0) continue;
     step.weight_decay = parameter.decay ? settings_.weight_decay : 0;
-    machinery_.kernels.AdamW(step, unit.sums.Elements(part), unit.master.Elements(part),
+    machinery_.kernels.AdamW(step, Gradient(unit, part, StreamOf(i.op)), unit.master.Elements(part),
                              unit.m.Elements(part), unit.v.Elements(part),
                              unit.parameters.Elements(part), StreamOf(i.op));
   }

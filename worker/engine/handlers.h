@@ -68,7 +68,7 @@ class Handlers {
   void Forward(const Instruction& i, size_t index);
   void Backward(const Instruction& i, size_t index);
   void BackwardInput(const Instruction& i, size_t index);
-  void BackwardWeight(const Instruction& i);
+  void BackwardWeight(const Instruction& i, size_t index);
   void Recompute(const Instruction& i);
   void Move(const Instruction& i, Transfer::Direction direction, Tensor tensor, Op kind,
             int boundary);
@@ -80,6 +80,11 @@ class Handlers {
   void TieParameter(const Instruction& i);
   void Norm();
   void Step(const Instruction& i);
+
+  // Exact numerics: adds the gradient that lies in scratch to the windows of the units it is of.
+  void AddToWindows(const Instruction& i, const UnitArguments& arguments, size_t index);
+  // Gradient sums in fp32: the one place where fixed point ends. Good until the next call.
+  Tensor Gradient(const UnitMemory& unit, const Range& part, Stream& stream) const;
 
   // The parts of NORM that run on the shard queue.
   void AddOwnSquares();
@@ -97,13 +102,15 @@ class Handlers {
   const Machinery machinery_;
   std::vector<std::unique_ptr<UnitCompute>> compute_;  // by unit; null when not held
   const ElementType type_;                             // of activations and parameters
+  const ElementType sum_type_;                         // of windows and gradient sums
+  const bool exact_;
 
   // Of the run.
   const Program* program_ = nullptr;
   RunSettings settings_;
   std::optional<SlotLedger> ledger_;
   std::vector<std::byte*> gathered_;  // by unit: its gathered parameters, or null
-  std::vector<float*> windows_;       // by unit: its open gradient window, or null
+  std::vector<Tensor> windows_;       // by unit: its open gradient window, or without data
   std::array<int64_t, kNumOps> op_bytes_{};
   // Written on the shard queue, read after NORM: once `agreed_` is reached.
   const std::unique_ptr<Event> agreed_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/plan/validate.h"
 #include "worker/engine/norm.h"
 
 namespace esteira {
@@ -26,15 +27,15 @@ bool Holds(const Program& program, int unit) {
 
 // An alias computes with the parameters of its owner.
 absl::Status AllocateUnit(const UnitSpec& unit, bool alias, const Placement& placement,
-                          Precision precision, Device& device, UnitMemory& memory) {
+                          const Plan& plan, Device& device, UnitMemory& memory) {
   if (!alias) {
     const Range& range = placement.whole_parameters ? memory.whole : memory.own;
-    ASSIGN_OR_RETURN(memory.parameters,
-                     AllocatePart(device, range, ComputeType(precision), MemoryKind::kParameters));
+    ASSIGN_OR_RETURN(memory.parameters, AllocatePart(device, range, ComputeType(plan.precision),
+                                                     MemoryKind::kParameters));
   }
   ASSIGN_OR_RETURN(memory.sums,
                    AllocatePart(device, placement.whole_sums ? memory.whole : memory.own,
-                                ElementType::kFp32, MemoryKind::kGradients));
+                                SumType(plan.layout.numerics), MemoryKind::kGradients));
   if (unit.owner >= 0) return absl::OkStatus();
   for (FlatPart* part : {&memory.master, &memory.m, &memory.v}) {
     ASSIGN_OR_RETURN(
@@ -64,7 +65,7 @@ absl::StatusOr<std::unique_ptr<RankMemory>> RankMemory::Make(const Plan& plan,
     auto& slot = memory->units_[static_cast<size_t>(index)];
     slot = std::make_unique<UnitMemory>(unit, placement, plan.layout.replicas, program.replica);
     const bool alias = unit.owner >= 0 && Holds(program, unit.owner);
-    RETURN_IF_ERROR(AllocateUnit(unit, alias, placement, plan.precision, device, *slot));
+    RETURN_IF_ERROR(AllocateUnit(unit, alias, placement, plan, device, *slot));
   }
   RETURN_IF_ERROR(memory->AllocateScratch(plan, units, rank, device));
   RETURN_IF_ERROR(memory->AllocateSmall(plan, program, device));
@@ -88,11 +89,14 @@ absl::Status RankMemory::AllocateScratch(const Plan& plan, const std::vector<Uni
                                                    plan.layout.sequence_length, plan.precision);
     workspace_bytes = std::max(workspace_bytes, workspace.bytes);
     const ShardMap map(unit.flat_elements, plan.layout.replicas);
-    reduce_bytes =
-        std::max(reduce_bytes, ReduceScratchBytes(map.padded_elements(), plan.layout.replicas));
+    reduce_bytes = std::max(
+        reduce_bytes,
+        ReduceScratchBytes(map.padded_elements(), plan.layout.replicas, plan.layout.numerics));
   }
   ASSIGN_OR_RETURN(workspace_, Allocate(device, workspace_bytes, MemoryKind::kWorkspace));
   ASSIGN_OR_RETURN(reduce_scratch_, Allocate(device, reduce_bytes, MemoryKind::kWorkspace));
+  const int64_t gradient_bytes = GradientScratchBytes(units, train.units, plan.layout);
+  ASSIGN_OR_RETURN(gradient_, Allocate(device, gradient_bytes, MemoryKind::kWorkspace));
   return absl::OkStatus();
 }
 
@@ -117,14 +121,15 @@ absl::Status RankMemory::AllocateSmall(const Plan& plan, const Program& program,
   RETURN_IF_ERROR(
       allocate(blocks_, static_cast<size_t>(largest_shard / kBlockElements) * sizeof(double)));
   RETURN_IF_ERROR(allocate(flags_, program.instructions.size() * sizeof(int32_t)));
+  RETURN_IF_ERROR(allocate(refusals_, program.instructions.size() * sizeof(int32_t)));
   RETURN_IF_ERROR(allocate(
       norm_words_, static_cast<size_t>(plan.layout.num_ranks()) * kNormWords * sizeof(int64_t)));
   if (!plan.model.tie_embeddings) return absl::OkStatus();
   const UnitMemory* owner = unit(TiedEmbeddingEnd(plan.model));
   if (owner == nullptr || unit(TiedHeadEnd(plan.model)) != nullptr) return absl::OkStatus();
-  return allocate(
-      tie_piece_,
-      static_cast<size_t>(std::min(owner->sums.range().size(), kTiePieceElements)) * sizeof(float));
+  return allocate(tie_piece_,
+                  static_cast<size_t>(std::min(owner->sums.range().size(), kTiePieceElements) *
+                                      BytesOf(SumType(plan.layout.numerics))));
 }
 
 std::byte* RankMemory::Slot(SlotKind kind, int index) const {

@@ -54,7 +54,7 @@ struct UnitMemory {
   Range valid;  // of the sums, after REDUCE: the whole when every replica updates all of it, else
                 // its shard
   FlatPart parameters;    // empty when the rank also holds the owner of this end of the tied table
-  FlatPart sums;          // fp32 gradient sums
+  FlatPart sums;          // of gradients, in SumType of the plan's numerics
   FlatPart master, m, v;  // empty for a tied table's head end
 };
 
@@ -83,12 +83,16 @@ class RankMemory {
   std::span<LossSums> losses() const { return Span<LossSums>(losses_); }
   // By instruction of the train program: whether its output holds a non-finite value.
   std::span<int32_t> flags() const { return Span<int32_t>(flags_); }
+  // By instruction: whether fixed point refused a part of its gradient.
+  std::span<int32_t> refusals() const { return Span<int32_t>(refusals_); }
+  // Room for the fp32 gradient of one (unit, micro-batch), of GradientScratchBytes.
+  std::span<float> gradient() const { return Span<float>(gradient_); }
   // A double for each block of the largest shard.
   std::span<double> blocks() const { return Span<double>(blocks_); }
   // One contribution to NORM for each rank.
   std::span<int64_t> norm_words() const { return Span<int64_t>(norm_words_); }
   // Where a piece of the other end's gradient sums arrives.
-  std::span<float> tie_piece() const { return Span<float>(tie_piece_); }
+  std::byte* tie_piece() const { return tie_piece_.data(); }
 
  private:
   RankMemory() = default;
@@ -105,8 +109,8 @@ class RankMemory {
   std::vector<std::unique_ptr<UnitMemory>> units_;  // by unit
   std::array<Buffer, kNumSlotKinds> slots_;
   std::array<int64_t, kNumSlotKinds> slot_bytes_{};
-  Buffer workspace_, reduce_scratch_;
-  Buffer tokens_, targets_, losses_, flags_, blocks_, norm_words_, tie_piece_;
+  Buffer workspace_, reduce_scratch_, gradient_;
+  Buffer tokens_, targets_, losses_, flags_, refusals_, blocks_, norm_words_, tie_piece_;
   size_t sample_elements_ = 0;  // of one micro-batch
 };
 

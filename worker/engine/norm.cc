@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace esteira {
 namespace {
@@ -45,6 +46,7 @@ void Contribution::Add(const Contribution& other) {
   squares.Add(other.squares);
   loss.Add(other.loss);
   valid_tokens += other.valid_tokens;
+  refused += other.refused;
   non_finite.Consider(other.non_finite);
 }
 
@@ -59,6 +61,7 @@ void WriteContribution(const Contribution& contribution, std::span<int64_t, kNor
   rest[2] = place.rank;
   rest[3] = place.unit;
   rest[4] = place.micro_batch;
+  rest[5] = contribution.refused;
 }
 
 Contribution ReadContribution(std::span<const int64_t, kNormWords> words) {
@@ -71,6 +74,7 @@ Contribution ReadContribution(std::span<const int64_t, kNormWords> words) {
   contribution.non_finite.order = rest[1];
   contribution.non_finite.place = {rest[1] != FirstPlace::kNone, static_cast<int>(rest[2]),
                                    static_cast<int>(rest[3]), static_cast<int>(rest[4])};
+  contribution.refused = rest[5];
   return contribution;
 }
 
@@ -80,6 +84,8 @@ Agreement Agree(const Contribution& total) {
   const double tokens = static_cast<double>(std::max<int64_t>(total.valid_tokens, 1));
   agreement.loss = total.loss.Value() / tokens;
   agreement.gradient_norm = std::sqrt(total.squares.Value()) / tokens;
+  // What is left of the sums is of no meaning, so it is not shown.
+  if (total.refused > 0) agreement.gradient_norm = std::numeric_limits<double>::infinity();
   const bool finite = std::isfinite(agreement.loss) && std::isfinite(agreement.gradient_norm);
   agreement.update = finite && total.valid_tokens > 0;
   if (!finite) agreement.non_finite = total.non_finite.place;

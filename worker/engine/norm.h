@@ -35,6 +35,7 @@ struct Contribution {
   ExactSum squares;  // of the gradient of the sum of losses
   ExactSum loss;     // sum over valid tokens
   int64_t valid_tokens = 0;
+  int64_t refused = 0;  // parts of the gradient that fixed point could not hold
   FirstPlace non_finite;
 
   // `blocks`: sums of squares over the blocks of this rank's shard of the unit at `place`.
@@ -44,14 +45,14 @@ struct Contribution {
 };
 
 // The wire form.
-inline constexpr size_t kNormWords = 2 * ExactSum::kNumWords + 5;
+inline constexpr size_t kNormWords = 2 * ExactSum::kNumWords + 6;
 void WriteContribution(const Contribution& contribution, std::span<int64_t, kNormWords> words);
 Contribution ReadContribution(std::span<const int64_t, kNormWords> words);
 
 // What follows from the sum of all contributions: the same on every rank.
 struct Agreement {
   double loss = 0;           // mean over valid tokens; 0 without any
-  double gradient_norm = 0;  // of the gradient of that mean
+  double gradient_norm = 0;  // of the gradient of that mean; infinite when a part was refused
   int64_t valid_tokens = 0;
   bool update = false;   // there is a finite gradient to apply
   NonFinite non_finite;  // found only when loss or norm is not finite

@@ -49,7 +49,7 @@ int64_t NeededBytes(const Context& context, const Program& program, SlotKind kin
              BytesOf(context.plan.precision);
     case SlotKind::kSaved: return saved;
     case SlotKind::kParameters: return padded * BytesOf(context.plan.precision);
-    case SlotKind::kWindow: return padded * BytesOf(ElementType::kFp32);
+    case SlotKind::kWindow: return padded * BytesOf(SumType(layout.numerics));
   }
   return 0;
 }

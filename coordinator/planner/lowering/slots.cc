@@ -189,7 +189,7 @@ void SizeSlots(const Plan& plan, const std::vector<UnitSpec>& units, Program& pr
   bytes(SlotKind::kGradient) = activation;
   bytes(SlotKind::kSaved) = saved;
   bytes(SlotKind::kParameters) = padded * BytesOf(plan.precision);
-  bytes(SlotKind::kWindow) = padded * int64_t{sizeof(float)};
+  bytes(SlotKind::kWindow) = padded * BytesOf(SumType(layout.numerics));
 }
 
 }  // namespace

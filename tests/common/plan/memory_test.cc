@@ -76,8 +76,31 @@ TEST(MemoryTest, WorkspaceOfTheLargestUnit) {
         std::max(largest, WorkspaceLayout(plan.model, units[unit], 1, 4, plan.precision).bytes);
   }
   const int64_t padded = std::max(ElementsOf(plan, {0}).whole, ElementsOf(plan, {1}).whole);
-  EXPECT_EQ(Count(plan, 0).workspace, largest + ReduceScratchBytes(padded, 2));
-  EXPECT_GT(ReduceScratchBytes(padded, 2), 0);
+  EXPECT_EQ(Count(plan, 0).workspace, largest + ReduceScratchBytes(padded, 2, Numerics::kFast));
+  EXPECT_GT(ReduceScratchBytes(padded, 2, Numerics::kFast), 0);
+}
+
+// Sums of 8 bytes instead of 4, and room for the fp32 gradient of the unit that uses the most.
+TEST(MemoryTest, ExactNumericsTakeMore) {
+  const Plan fast = TwoStagePlan();
+  Plan exact = fast;
+  exact.layout.numerics = Numerics::kExact;
+  const std::vector<UnitSpec> units = MakeUnits(fast.model);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    int64_t gradient = 0, padded = 0;
+    for (int held : fast.train[rank].units) {
+      padded = std::max(padded, ElementsOf(fast, {held}).whole);
+      const std::vector<int>& uses = units[static_cast<size_t>(held)].uses;
+      if (!uses.empty()) gradient = std::max(gradient, ElementsOf(fast, uses).whole * 4);
+    }
+    const MemoryUse before = Count(fast, rank);
+    const MemoryUse after = Count(exact, rank);
+    EXPECT_EQ(after.gradients, 2 * before.gradients);
+    EXPECT_EQ(after.workspace, before.workspace + padded * 4 + gradient);
+    EXPECT_GT(gradient, 0);
+    EXPECT_EQ(after.parameters, before.parameters);
+    EXPECT_EQ(after.optimizer, before.optimizer);
+  }
 }
 
 TEST(MemoryTest, ValidatesAgainstABudget) {

@@ -166,6 +166,9 @@ TEST(ModelSpecTest, Names) {
   EXPECT_FALSE(ParseArchitecture("GPT2").ok());
   EXPECT_EQ(*ParsePrecision(PrecisionName(Precision::kFp32)), Precision::kFp32);
   EXPECT_FALSE(ParsePrecision("").ok());
+  EXPECT_EQ(*ParseNumerics(NumericsName(Numerics::kFast)), Numerics::kFast);
+  EXPECT_EQ(*ParseNumerics(NumericsName(Numerics::kExact)), Numerics::kExact);
+  EXPECT_FALSE(ParseNumerics("").ok());
   EXPECT_EQ(BytesOf(Precision::kBf16), 2);
 }
 

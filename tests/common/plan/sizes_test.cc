@@ -141,9 +141,10 @@ TEST(SizesKnownAnswerTest, AttentionWorksOnSixteenPairsAtOnce) {
 }
 
 TEST(SizesKnownAnswerTest, ReductionScratch) {
-  EXPECT_EQ(ReduceScratchBytes(640, 1), 0);
-  EXPECT_EQ(ReduceScratchBytes(640, 2), 2560);
-  EXPECT_EQ(ReduceScratchBytes(0, 3), 0);
+  EXPECT_EQ(ReduceScratchBytes(640, 1, Numerics::kFast), 0);
+  EXPECT_EQ(ReduceScratchBytes(640, 2, Numerics::kFast), 2560);
+  EXPECT_EQ(ReduceScratchBytes(640, 2, Numerics::kExact), 5120);
+  EXPECT_EQ(ReduceScratchBytes(0, 3, Numerics::kFast), 0);
 }
 
 TEST(SizesKnownAnswerTest, ElementTypes) {

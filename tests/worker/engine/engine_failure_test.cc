@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -98,6 +99,59 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<1>(test.param).name) + "_zero" +
              std::to_string(std::get<0>(test.param));
     });
+
+// A gradient of one micro-batch that fixed point cannot hold: it is finite in fp32, and without a
+// bound its sum would wrap to a small number.
+class RefusedTest : public ::testing::TestWithParam<std::tuple<int, float>> {};
+
+TEST_P(RefusedTest, SkipsTheStepOnEveryRankAndNamesThePlace) {
+  const auto [zero, value] = GetParam();
+  JobSpec job = TestJob(zero);
+  job.numerics = Numerics::kExact;
+  job.layout.schedule = "zb_h1";
+  LocalCluster::Options options;
+  options.check_finite_each_op = false;
+  options.kernels = [value = value](int rank) {
+    auto calls = std::make_shared<std::atomic<int>>(0);
+    return MakePoisonedKernels([=](absl::string_view name, Tensor output, Stream& stream) {
+      if (rank != kPoisonedRank || name != "EmbeddingBackward" || ++*calls != 2) return;
+      stream.Enqueue([output, value] {
+        output.as<float>()[3] = value;
+        return absl::OkStatus();
+      });
+    });
+  };
+  const auto made = LocalCluster::Make(job, options);
+  ASSERT_TRUE(made.ok()) << made.status();
+  LocalCluster& cluster = **made;
+  const std::vector<float> before = cluster.StateBits();
+  const auto result = cluster.Step(1, ToySamples(job));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->report.skipped);
+  EXPECT_TRUE(std::isfinite(result->report.loss));
+  EXPECT_EQ(result->report.gradient_norm, HUGE_VAL);
+  EXPECT_TRUE(result->report.non_finite.found);
+  EXPECT_EQ(result->report.non_finite.rank, kPoisonedRank);
+  EXPECT_EQ(result->report.non_finite.unit, 0);
+  EXPECT_EQ(result->report.non_finite.micro_batch, 1);
+  EXPECT_EQ(cluster.StateBits(), before);
+
+  // Nothing of it is left in the next step.
+  const auto next = cluster.Step(2, ToySamples(job));
+  const auto fresh = LocalCluster::Make(job, {});
+  ASSERT_TRUE(fresh.ok());
+  const auto expected = (*fresh)->Step(2, ToySamples(job));
+  ASSERT_TRUE(next.ok() && expected.ok());
+  EXPECT_FALSE(next->report.skipped);
+  EXPECT_EQ(next->parameter_hash, expected->parameter_hash);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, RefusedTest,
+    ::testing::Combine(::testing::Values(0, 1, 3),
+                       ::testing::Values(3e38f, -1e9f, 268435456.0f /* its sum wraps to 0 */,
+                                         std::numeric_limits<float>::infinity(),
+                                         std::numeric_limits<float>::quiet_NaN())));
 
 TEST(NonFiniteTest, ASpoiltParameterIsFoundWhereItIsUsedFirst) {
   const JobSpec job = TestJob(1);

@@ -18,8 +18,8 @@ MemoryUse Measured(const Device& device) {
 }
 
 // Parameters, sums and states of one rank by the formulas of ZeRO (Rajbhandari et al., 2020): 2 or
-// 4, 4 and 12 bytes an element; what a level shards is divided by the replicas, after padding to a
-// multiple of 64 elements each.
+// 4, 4 (8 when exact) and 12 bytes an element; what a level shards is divided by the replicas,
+// after padding to a multiple of 64 elements each.
 MemoryUse ByFormula(const Plan& plan, const Program& program) {
   const std::vector<UnitSpec> units = MakeUnits(plan.model);
   const int zero = plan.layout.zero;
@@ -33,7 +33,8 @@ MemoryUse ByFormula(const Plan& plan, const Program& program) {
     const bool alias =
         head_end && std::count(program.units.begin(), program.units.end(), unit.owner) > 0;
     if (!alias) use.parameters += BytesOf(plan.precision) * (zero == 3 ? shard : whole);
-    use.gradients += 4 * (zero >= 2 ? shard : whole);
+    const int64_t sum_bytes = plan.layout.numerics == Numerics::kExact ? 8 : 4;
+    use.gradients += sum_bytes * (zero >= 2 ? shard : whole);
     if (!head_end) use.optimizer += 12 * (zero >= 1 ? shard : whole);
   }
   return use;
@@ -46,6 +47,7 @@ struct Case {
   const char* recompute;
   const char* schedule = "1f1b";
   int chunks = 1;
+  Numerics numerics = Numerics::kFast;
 };
 
 class MemoryTest : public ::testing::TestWithParam<Case> {};
@@ -53,6 +55,7 @@ class MemoryTest : public ::testing::TestWithParam<Case> {};
 TEST_P(MemoryTest, WhatIsAllocatedIsWhatWasPlanned) {
   JobSpec job = ToyJob(GetParam().architecture);
   job.precision = GetParam().precision;
+  job.numerics = GetParam().numerics;
   job.layout.stages = GetParam().stages;
   job.layout.replicas = GetParam().replicas;
   job.layout.zero = GetParam().zero;
@@ -102,6 +105,7 @@ constexpr Architecture kGpt2 = Architecture::kGpt2;
 constexpr Architecture kLlama = Architecture::kLlama;
 constexpr Precision kFp32 = Precision::kFp32;
 constexpr Precision kBf16 = Precision::kBf16;
+constexpr Numerics kExact = Numerics::kExact;
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, MemoryTest,
@@ -119,7 +123,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kLlama, kFp32, 3, 2, 3, 1, 1, "none", "v_half", 2},
         Case{kGpt2, kFp32, 4, 1, 0, kAll, 1, "none", "v_min", 2},
         Case{kGpt2, kBf16, 2, 3, 3, kAll, 1, "full", "dualpipe_v", 2},
-        Case{kGpt2, kFp32, 3, 2, 1, kAll, 1, "none", "auto", 2}));
+        Case{kGpt2, kFp32, 3, 2, 1, kAll, 1, "none", "auto", 2},
+        Case{kGpt2, kFp32, 1, 1, 0, kAll, 1, "none", "1f1b", 1, kExact},
+        Case{kGpt2, kBf16, 2, 3, 1, 2, 1, "full", "zb_h1", 1, kExact},
+        Case{kGpt2, kFp32, 2, 2, 2, 1, 1, "none", "zb_v", 2, kExact},
+        Case{kLlama, kFp32, 3, 1, 0, 1, 1, "none", "1f1b", 1, kExact},
+        Case{kLlama, kBf16, 2, 3, 3, kAll, kAll, "full", "1f1b", 1, kExact}));
 
 }  // namespace
 }  // namespace esteira

@@ -46,11 +46,13 @@ TEST(ContributionTest, SurvivesTheWire) {
   Contribution contribution;
   contribution.AddSquares(std::vector<double>{1e300, 1e-300, 3}, {});
   contribution.AddLoss({.loss = 1.25, .valid_tokens = 7}, {});
+  contribution.refused = 9;
   contribution.non_finite = Place(1, 0, Op::kBackward, 2, 1);
   const Contribution read = RoundTrip(contribution);
   EXPECT_EQ(read.squares.Value(), contribution.squares.Value());
   EXPECT_EQ(read.loss.Value(), 1.25);
   EXPECT_EQ(read.valid_tokens, 7);
+  EXPECT_EQ(read.refused, 9);
   EXPECT_EQ(read.non_finite.order, contribution.non_finite.order);
   EXPECT_TRUE(read.non_finite.place.found);
   EXPECT_EQ(read.non_finite.place.rank, 1);
@@ -62,6 +64,24 @@ TEST(ContributionTest, FindingNothingSurvivesTheWireToo) {
   const Contribution read = RoundTrip(Contribution());
   EXPECT_FALSE(read.non_finite.place.found);
   EXPECT_EQ(read.non_finite.order, FirstPlace::kNone);
+}
+
+// Loss and what is left of the sums are finite; one rank alone knows that a part is missing.
+TEST(ContributionTest, ARefusedPartMakesTheNormInfiniteOnEveryRank) {
+  Contribution fine, refused;
+  fine.AddSquares(std::vector<double>{4}, {});
+  fine.AddLoss({.loss = 2, .valid_tokens = 2}, {});
+  refused.refused = 1;
+  refused.non_finite = Place(1, 1, Op::kBackward, 3, 0);
+  fine.Add(RoundTrip(refused));
+  const Agreement agreement = Agree(fine);
+  EXPECT_EQ(agreement.loss, 1);
+  EXPECT_EQ(agreement.gradient_norm, kInfinity);
+  EXPECT_FALSE(agreement.update);
+  EXPECT_TRUE(agreement.non_finite.found);
+  EXPECT_EQ(agreement.non_finite.rank, 1);
+  EXPECT_EQ(agreement.non_finite.unit, 3);
+  EXPECT_EQ(agreement.non_finite.micro_batch, 0);
 }
 
 TEST(ContributionTest, OrderOfRanksChangesNoBit) {
