@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 
 namespace esteira {
@@ -54,6 +55,8 @@ constexpr std::array<SlotField, 7> kSlotFields = {{
     {"p", &Instruction::slot},
     {"w", &Instruction::slot},
 }};
+
+constexpr char kJoined[] = " +";
 
 bool HasWindowSlot(Op op) { return op == Op::kClear || op == Op::kReduce; }
 
@@ -175,15 +178,18 @@ std::string ToText(const Instruction& instruction) {
     if (slot.field == &Instruction::slot && window != HasWindowSlot(instruction.op)) continue;
     absl::StrAppend(&text, " ", slot.prefix, number);
   }
+  if (instruction.joined) absl::StrAppend(&text, kJoined);
   return text;
 }
 
 absl::StatusOr<Instruction> ParseInstruction(absl::string_view text) {
   Instruction instruction;
-  const size_t head = std::min(text.find(' '), text.size());
-  RETURN_IF_ERROR(ParseHead(text, text.substr(0, head), instruction));
-  if (head == text.size()) return instruction;
-  for (absl::string_view word : absl::StrSplit(text.substr(head + 1), ' ')) {
+  absl::string_view words = text;
+  instruction.joined = absl::ConsumeSuffix(&words, kJoined);
+  const size_t head = std::min(words.find(' '), words.size());
+  RETURN_IF_ERROR(ParseHead(text, words.substr(0, head), instruction));
+  if (head == words.size()) return instruction;
+  for (absl::string_view word : absl::StrSplit(words.substr(head + 1), ' ')) {
     RETURN_IF_ERROR(ParseSlot(text, word, instruction));
   }
   return instruction;

@@ -68,6 +68,7 @@ struct Instruction {
   int32_t dy = -1;           // gradient slot
   int32_t saved = -1;        // saved slot
   int32_t slot = -1;         // GATHER, RELEASE: parameters slot; CLEAR, REDUCE: window slot
+  bool joined = false;  // GATHER in place, REDUCE: runs together with the next one on its queue
 
   bool operator==(const Instruction&) const = default;
 };
@@ -81,7 +82,7 @@ const char* SlotKindName(SlotKind kind);
 
 // The one text form: unit, op, micro-batch, peer, then slots: "3F0 x1 y2 s0", "3SEND_ACT0>2 y2",
 // "3RECV_GRAD0<2 dy1", "5GATHER p0", "5REDUCE w1", "NORM". RELEASE and CLEAR print like GATHER and
-// REDUCE; TIE_* print "8TIE_GRAD>3".
+// REDUCE; TIE_* print "8TIE_GRAD>3"; what is joined ends in " +": "5REDUCE +".
 std::string ToText(const Instruction& instruction);
 absl::StatusOr<Instruction> ParseInstruction(absl::string_view text);
 

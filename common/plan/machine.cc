@@ -25,10 +25,10 @@ struct Place {
 };
 
 // What starts and ends at once: one instruction, or the instructions of a rendezvous or a
-// collective.
+// collective, with all that are joined to it.
 struct Node {
-  std::vector<Place> members;
-  int expected_members = 1;
+  std::vector<Place> members;  // program by program
+  int expected_members = 0;
   int pending = 0;  // predecessors that have not ended, over all members
   double start = 0;
   double end = 0;
@@ -106,22 +106,37 @@ class Machine {
     std::map<std::pair<MeetingKey, bool>, int> repetitions;
     std::vector<int32_t>& node_of = node_of_[static_cast<size_t>(p)];
     node_of.reserve(program.instructions.size());
+    int32_t group = -1;  // the node that the next instruction on the shard queue joins
     for (size_t index = 0; index < program.instructions.size(); ++index) {
       const Instruction& instruction = program.instructions[index];
+      const bool on_shard_queue = IsOnShardQueue(instruction.op);
+      const bool joins =
+          on_shard_queue && group != -1 &&
+          At(nodes_[static_cast<size_t>(group)].members.front()).op == instruction.op;
       const int expected = ExpectedMembers(instruction);
       int32_t node = static_cast<int32_t>(nodes_.size());
       if (expected > 1) {
         MeetingKey key = KeyOf(program, instruction);
         std::get<5>(key) = repetitions[{key, IsSend(instruction.op)}]++;
-        node = meetings_.try_emplace(key, node).first->second;
+        if (!joins) node = meetings_.try_emplace(key, node).first->second;
       }
-      if (node == static_cast<int32_t>(nodes_.size())) {
-        nodes_.emplace_back().expected_members = expected;
-      }
-      nodes_[static_cast<size_t>(node)].members.push_back({p, static_cast<int32_t>(index)});
+      if (joins) node = group;
+      AddMember(node, {p, static_cast<int32_t>(index)}, expected);
       node_of.push_back(node);
+      if (on_shard_queue) group = instruction.joined ? node : -1;
     }
   }
+
+  // The program that comes first says how many members the node has.
+  void AddMember(int32_t node, Place place, int expected) {
+    if (node == static_cast<int32_t>(nodes_.size())) nodes_.emplace_back();
+    Node& added = nodes_[static_cast<size_t>(node)];
+    const bool first = added.members.empty() || added.members.front().program == place.program;
+    if (first) added.expected_members += expected;
+    added.members.push_back(place);
+  }
+
+  static bool IsOnShardQueue(Op op) { return op != Op::kRelease && QueueOf(op) == Queue::kShard; }
 
   void AddQueueOrder(size_t p) {
     std::array<int32_t, kNumQueues> last;
@@ -141,8 +156,9 @@ class Machine {
       for (size_t index = 0; index < predecessors_[p].size(); ++index) {
         const int32_t node = node_of_[p][index];
         for (int32_t before : predecessors_[p][index]) {
-          successors_[static_cast<size_t>(node_of_[p][static_cast<size_t>(before)])].push_back(
-              node);
+          const int32_t other = node_of_[p][static_cast<size_t>(before)];
+          if (other == node) continue;
+          successors_[static_cast<size_t>(other)].push_back(node);
           ++nodes_[static_cast<size_t>(node)].pending;
         }
       }
@@ -171,12 +187,16 @@ class Machine {
     return static_cast<int>(node.members.size()) == node.expected_members;
   }
 
+  // The longest over the programs of what its members there take together.
   double Duration(const Node& node) const {
-    double longest = 0;
+    double longest = 0, sum = 0;
+    int32_t program = -1;
     for (Place place : node.members) {
       if (At(place).op == Op::kRelease) return 0;
-      longest =
-          std::max(longest, duration_(programs_[static_cast<size_t>(place.program)], At(place)));
+      if (place.program != program) sum = 0;
+      program = place.program;
+      sum += duration_(programs_[static_cast<size_t>(program)], At(place));
+      longest = std::max(longest, sum);
     }
     return longest;
   }
@@ -211,13 +231,12 @@ class Machine {
   }
 
   std::string WaitsFor(Place place) {
-    const auto& before =
-        predecessors_[static_cast<size_t>(place.program)][static_cast<size_t>(place.index)];
-    for (int32_t index : before) {
-      const Place other{place.program, index};
-      if (!NodeOf(other).done) return absl::StrCat("its own ", ToText(At(other)));
-    }
     const Node& node = NodeOf(place);
+    for (Place member : node.members) {
+      if (member.program != place.program) continue;
+      const int32_t index = WaitsAtHome(member);
+      if (index != -1) return absl::StrCat("its own ", ToText(At({place.program, index})));
+    }
     if (!Complete(node)) {
       return absl::StrCat(node.expected_members, " ranks to meet, of which ", node.members.size(),
                           " ever come");
@@ -225,9 +244,10 @@ class Machine {
     for (Place member : node.members) {
       if (member.program == place.program) continue;
       const auto heads = Heads(static_cast<size_t>(member.program));
-      const bool arrived = std::any_of(heads.begin(), heads.end(),
-                                       [&](Place head) { return head.index == member.index; });
-      if (!arrived || WaitsAtHome(member)) {
+      const bool arrived = std::any_of(heads.begin(), heads.end(), [&](Place head) {
+        return NodeIndex(head) == NodeIndex(member);
+      });
+      if (!arrived || WaitsAtHome(member) != -1) {
         return absl::StrCat("rank ", programs_[static_cast<size_t>(member.program)].rank,
                             " to reach ", ToText(At(member)));
       }
@@ -235,12 +255,14 @@ class Machine {
     return "nothing";
   }
 
-  bool WaitsAtHome(Place place) {
-    const auto& before =
-        predecessors_[static_cast<size_t>(place.program)][static_cast<size_t>(place.index)];
-    return std::any_of(before.begin(), before.end(), [&](int32_t index) {
-      return !NodeOf({place.program, index}).done;
-    });
+  // What it waits for on its own rank, outside its node; -1: nothing.
+  int32_t WaitsAtHome(Place place) {
+    for (int32_t index :
+         predecessors_[static_cast<size_t>(place.program)][static_cast<size_t>(place.index)]) {
+      const Place other{place.program, index};
+      if (!NodeOf(other).done && NodeIndex(other) != NodeIndex(place)) return index;
+    }
+    return -1;
   }
 
   absl::Status Deadlock() {

@@ -27,7 +27,8 @@ using DurationFunction = std::function<double(const Program&, const Instruction&
 
 // Runs `programs`, of all replicas or of as many as stand for all, to the end. A send and its
 // receive start together once both are at the head of their queues with their dependencies met; so
-// do the members of a collective. InvalidArgument names what every rank waits for when nothing can
+// do the members of a collective, and with them all that are joined: together they take as long as
+// one after the other. InvalidArgument names what every rank waits for when nothing can
 // move ("deadlock: ...").
 absl::StatusOr<Execution> RunMachine(const Plan& plan, const std::vector<Program>& programs,
                                      const DurationFunction& duration);

@@ -94,6 +94,7 @@ enum class Phase {
   kPointToPoint,  // with SEND_* and RECV_*
   kZero,          // with everything else
   kOverlapped,    // the same, in a better order
+  kJoined,        // the same, small units' collectives joined
   kSlots,         // every slot is numbered: what a worker gets
 };
 inline constexpr Phase kLowered = Phase::kSlots;

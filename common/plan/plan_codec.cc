@@ -20,6 +20,7 @@ void EncodeInstruction(const Instruction& instruction, v1::InstructionProto& pro
   proto.set_dy(instruction.dy + 1);
   proto.set_saved(instruction.saved + 1);
   proto.set_slot(instruction.slot + 1);
+  proto.set_joined(instruction.joined);
 }
 
 void EncodeProgram(const Program& program, v1::ProgramProto& proto) {
@@ -92,6 +93,7 @@ absl::StatusOr<Instruction> DecodeInstruction(const v1::InstructionProto& proto)
     RETURN_IF_ERROR(CheckAtLeast(field.name, field.stored, 0));
     field.value = field.stored - 1;
   }
+  instruction.joined = proto.joined();
   return instruction;
 }
 

@@ -43,7 +43,10 @@ TimeUse MeasureTimeUse(const Program& program, const std::vector<std::vector<int
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Op op = program.instructions[i].op;
     const Interval& interval = intervals[i];
-    use.busy[static_cast<size_t>(op)] += interval.end - interval.start;
+    // What is joined has the time of the one that closes its group.
+    if (!program.instructions[i].joined) {
+      use.busy[static_cast<size_t>(op)] += interval.end - interval.start;
+    }
     if (interval.end >= use.step) {
       use.step = interval.end;
       last = op;

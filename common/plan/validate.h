@@ -35,7 +35,10 @@ namespace esteira {
 //               NORM, all compute ops stand before NORM, NORM before every STEP, each owned unit is
 //               stepped once; a tied table's ends are added and copied
 //   replicas    kZero: the replicas of a stage issue the same collectives in the same order; all
-//   ranks issue one NORM slots       kSlots: operands are in their slots when used, no live slot is
+//   ranks issue one NORM
+//   joins       kZero: what is joined has the same op next on its queue, is small enough and not
+//               waited for in the midst of its group; nothing is joined before kJoined
+//   slots       kSlots: operands are in their slots when used, no live slot is
 //   overwritten, every slot is empty at the end,
 //               numbers are below the class's count, slots are large enough
 //   memory      (only with a budget) a rank's peak is within it

@@ -133,13 +133,14 @@ double CostModel::TransferSeconds(int from_stage, int to_stage, double bytes) co
 
 // One pass over the replicas: replicas - 1 shards, at once, or round a ring where that costs little
 // more than the transfer (worker/communication's choice).
-double CostModel::RingSeconds(int stage, int unit, int64_t bytes_per_element) const {
+double CostModel::RingSeconds(int stage, int unit, int64_t bytes_per_element, bool joined) const {
   const LinkSpec& link =
       replicas_share_[static_cast<size_t>(stage)] ? cluster_.within_host : cluster_.between_hosts;
   const double shard_bytes = ElementsOf(unit, false) * static_cast<double>(bytes_per_element);
   if (layout_.replicas == 1) return 0;
   const double transfer =
       static_cast<double>(layout_.replicas - 1) * shard_bytes / link.bytes_per_second;
+  if (joined) return transfer;
   const double turns = static_cast<double>(layout_.replicas - 2) * link.latency_seconds;
   return link.latency_seconds + transfer + std::min(turns, transfer / 10);
 }
@@ -174,13 +175,13 @@ double CostModel::ActivationSeconds(int from_stage, int to_stage) const {
          TransferSeconds(from_stage, to_stage, elements * static_cast<double>(BytesOf(precision_)));
 }
 
-double CostModel::GatherSeconds(int stage, int unit) const {
-  return Factor(Op::kGather) * RingSeconds(stage, unit, BytesOf(precision_));
+double CostModel::GatherSeconds(int stage, int unit, bool joined) const {
+  return Factor(Op::kGather) * RingSeconds(stage, unit, BytesOf(precision_), joined);
 }
 
-double CostModel::ReduceSeconds(int stage, int unit) const {
+double CostModel::ReduceSeconds(int stage, int unit, bool joined) const {
   // Reduce-scatter, and an all-gather where every replica steps all of the unit.
-  return Factor(Op::kReduce) * RingSeconds(stage, unit, sum_bytes()) *
+  return Factor(Op::kReduce) * RingSeconds(stage, unit, sum_bytes(), joined) *
          (placement_.whole_states ? 2 : 1);
 }
 
@@ -194,8 +195,8 @@ double CostModel::StepSeconds(int stage, int unit) const {
 double CostModel::Seconds(const Program& program, const Instruction& instruction) const {
   const int unit = instruction.unit;
   switch (instruction.op) {
-    case Op::kGather: return GatherSeconds(program.stage, unit);
-    case Op::kReduce: return ReduceSeconds(program.stage, unit);
+    case Op::kGather: return GatherSeconds(program.stage, unit, instruction.joined);
+    case Op::kReduce: return ReduceSeconds(program.stage, unit, instruction.joined);
     case Op::kStep: return StepSeconds(program.stage, unit);
     default: return Factor(instruction.op) * RawSeconds(program, instruction);
   }

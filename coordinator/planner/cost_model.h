@@ -27,16 +27,17 @@ class CostModel {
   double ComputeSeconds(int stage, int unit, Op op, int64_t samples) const;
   // Of one full micro-batch's activations from one stage to another; 0 on the same one.
   double ActivationSeconds(int from_stage, int to_stage) const;
-  // Of one GATHER, or one REDUCE, of a unit on a stage.
-  double GatherSeconds(int stage, int unit) const;
-  double ReduceSeconds(int stage, int unit) const;
+  // Of one GATHER, or one REDUCE, of a unit on a stage. Joined to a next one: the transfer alone,
+  // since the group's messages have one latency, which the one that closes it has.
+  double GatherSeconds(int stage, int unit, bool joined = false) const;
+  double ReduceSeconds(int stage, int unit, bool joined = false) const;
   double StepSeconds(int stage, int unit) const;
 
  private:
   double RawSeconds(const Program& program, const Instruction& instruction) const;
   double RawComputeSeconds(int stage, int unit, Op op, int64_t samples) const;
   double TransferSeconds(int from_stage, int to_stage, double bytes) const;
-  double RingSeconds(int stage, int unit, int64_t bytes_per_element) const;
+  double RingSeconds(int stage, int unit, int64_t bytes_per_element, bool joined) const;
   bool StagesShareHost(int a, int b) const;
   double ElementsOf(int unit, bool whole) const;
   double SumSeconds(int stage, int unit, Op op) const;

@@ -244,6 +244,60 @@ TEST_P(CollectivesTest, SumsOfIntegersAreExactInEveryOrder) {
   }
 }
 
+// What one operation on each of the buffers gives, to the bit.
+TEST_P(CollectivesTest, SeveralBuffersInOneRoundAreEachAsAlone) {
+  Transports mesh = MakeMesh(ranks());
+  const auto n = static_cast<size_t>(ranks());
+  const std::vector<size_t> pieces = {17, 0, 1, 9'973, 64};
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      for (size_t count = 1; count <= pieces.size(); ++count) {
+        std::vector<Floats> alone, together;
+        std::vector<std::vector<int64_t>> integers, integers_together;
+        size_t elements = 0;
+        for (size_t b = 0; b < count; ++b) {
+          elements += pieces[b] * n;
+          together.push_back(Input(member.rank, pieces[b] * n));
+          for (float& value : together.back()) value *= static_cast<float>(b + 1);
+          auto& values = integers_together.emplace_back(pieces[b] * n);
+          for (size_t i = 0; i < values.size(); ++i) {
+            values[i] = IntegerValue(member.rank, i + b, ranks());
+          }
+        }
+        alone = together;
+        integers = integers_together;
+        const std::span<std::byte> scratch = member.ScratchOf(elements * sizeof(int64_t));
+        Stream& stream = *member.stream;
+        for (Floats& values : alone) member.collectives->ReduceScatter(values, scratch, stream);
+        for (auto& values : integers) member.collectives->ReduceScatter(values, scratch, stream);
+        member.collectives->ReduceScatterEach(
+            std::vector<std::span<float>>(together.begin(), together.end()), scratch, stream);
+        member.collectives->ReduceScatterEach(
+            std::vector<std::span<int64_t>>(integers_together.begin(), integers_together.end()),
+            scratch, stream);
+        std::vector<std::span<std::byte>> bytes;
+        for (Floats& values : alone) {
+          member.collectives->AllGather(std::as_writable_bytes(std::span(values)), stream);
+        }
+        for (Floats& values : together) bytes.push_back(std::as_writable_bytes(std::span(values)));
+        member.collectives->AllGatherEach(bytes, stream);
+        EXPECT_TRUE(stream.Synchronize().ok());
+        for (size_t b = 0; b < count; ++b) {
+          ExpectSameBits(together[b], alone[b]);
+          const auto own = [&](const std::vector<int64_t>& values) {
+            return std::vector<int64_t>(
+                values.begin() + static_cast<std::ptrdiff_t>(pieces[b]) * member.rank,
+                values.begin() + static_cast<std::ptrdiff_t>(pieces[b]) * (member.rank + 1));
+          };
+          EXPECT_EQ(own(integers_together[b]), own(integers[b]));
+        }
+      }
+    });
+  }
+}
+
 TEST_P(CollectivesTest, AGroupOfOneIsLocal) {
   Transports mesh = MakeMesh(ranks());
   Floats values = Input(0, 10);
@@ -256,6 +310,8 @@ TEST_P(CollectivesTest, AGroupOfOneIsLocal) {
     member.collectives->ReduceScatter(integers, {}, *member.stream);
     EXPECT_EQ(integers, (std::vector<int64_t>{1, -2}));
     member.collectives->AllGather(std::as_writable_bytes(std::span(values)), *member.stream);
+    member.collectives->ReduceScatterEach({std::span(values), std::span(values)}, {},
+                                          *member.stream);
     member.collectives->Broadcast(std::as_writable_bytes(std::span(values)), 0, *member.stream);
     member.collectives->Barrier(*member.stream);
   });
@@ -282,6 +338,25 @@ TEST_P(CollectivesTest, WrongArgumentsFailTheStream) {
   std::vector<int64_t> integers(n);
   const auto half = std::span(scratch).first((n - 1) * sizeof(float));
   fails([&](Stream& s) { collectives->ReduceScatter(integers, half, s); }, "are needed");
+  fails(
+      [&](Stream& s) {
+        collectives->ReduceScatterEach({std::span(even), std::span(uneven)}, scratch, s);
+      },
+      "equal pieces");
+  fails(
+      [&](Stream& s) {
+        collectives->AllGatherEach({std::as_writable_bytes(std::span(even)),
+                                    std::as_writable_bytes(std::span(uneven)).first(n + 1)},
+                                   s);
+      },
+      "equal pieces");
+  // Enough for each of them, not for both.
+  const auto one = std::span(scratch).first((n - 1) * sizeof(float));
+  fails(
+      [&](Stream& s) {
+        collectives->ReduceScatterEach({std::span(even), std::span(even)}, one, s);
+      },
+      "are needed");
   fails([&](Stream& s) { collectives->Broadcast(scratch, total, s); }, "root");
 }
 

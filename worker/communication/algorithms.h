@@ -55,9 +55,10 @@ void AddTo(std::span<Element> sum, std::span<const Element> x);
 
 // Both reductions form piece j as ((x[j+1] + x[j+2]) + ...) + x[j], indexes round the circle: equal
 // bits, also of fp32. Element: float or int64_t.
-absl::Status DirectAllGather(const Round& round, std::span<std::byte> buffer);
+// The direct ones take several buffers through one exchange, each as if alone.
+absl::Status DirectAllGather(const Round& round, std::span<const std::span<std::byte>> buffers);
 template <typename Element>
-absl::Status DirectReduceScatter(const Round& round, std::span<Element> buffer,
+absl::Status DirectReduceScatter(const Round& round, std::span<const std::span<Element>> buffers,
                                  std::span<Element> scratch);
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root);
 

@@ -44,6 +44,26 @@ class TransportCollectives : public Collectives {
     StartReduction(buffer, scratch, stream);
   }
 
+  void AllGatherEach(std::vector<std::span<std::byte>> buffers, Stream& stream) override {
+    absl::Status arguments;
+    for (std::span<std::byte> buffer : buffers) arguments.Update(CheckPieces(buffer.size()));
+    Start("AllGather", std::move(arguments), stream,
+          [this, buffers = std::move(buffers)](const Round& round) {
+            return buffers.size() == 1 ? Gather(round, buffers[0])
+                                       : DirectAllGather(round, buffers);
+          });
+  }
+
+  void ReduceScatterEach(std::vector<std::span<float>> buffers, std::span<std::byte> scratch,
+                         Stream& stream) override {
+    StartReductions(std::move(buffers), scratch, stream);
+  }
+
+  void ReduceScatterEach(std::vector<std::span<int64_t>> buffers, std::span<std::byte> scratch,
+                         Stream& stream) override {
+    StartReductions(std::move(buffers), scratch, stream);
+  }
+
   void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) override {
     Start("AllReduce", CheckReduction(buffer, scratch), stream,
           [this, buffer, scratch](const Round& round) {
@@ -89,20 +109,43 @@ class TransportCollectives : public Collectives {
           [this, buffer, scratch](const Round& round) { return Reduce(round, buffer, scratch); });
   }
 
+  template <typename Element>
+  void StartReductions(std::vector<std::span<Element>> buffers, std::span<std::byte> scratch,
+                       Stream& stream) {
+    absl::Status arguments;
+    size_t elements = 0;
+    for (std::span<Element> buffer : buffers) {
+      arguments.Update(CheckPieces(buffer.size()));
+      elements += buffer.size();
+    }
+    arguments.Update(CheckScratch<Element>(elements, scratch));
+    Start("ReduceScatter", std::move(arguments), stream,
+          [this, buffers = std::move(buffers), scratch, elements](const Round& round) {
+            if (buffers.size() == 1) return Reduce(round, buffers[0], scratch);
+            return DirectReduceScatter<Element>(round, buffers, Words<Element>(scratch, elements));
+          });
+  }
+
+  // The part of `scratch` that a reduction of `elements` in all uses.
+  template <typename Element>
+  std::span<Element> Words(std::span<std::byte> scratch, size_t elements) const {
+    return {reinterpret_cast<Element*>(scratch.data()),
+            elements / members_.size() * (members_.size() - 1)};
+  }
+
   absl::Status Gather(const Round& round, std::span<std::byte> buffer) const {
     return Resolve(ChooseAlgorithm, buffer.size()) == Algorithm::kRing
                ? RingAllGather(round, buffer)
-               : DirectAllGather(round, buffer);
+               : DirectAllGather(round, std::span(&buffer, 1));
   }
 
   template <typename Element>
   absl::Status Reduce(const Round& round, std::span<Element> buffer,
                       std::span<std::byte> scratch) const {
-    const std::span<Element> words(reinterpret_cast<Element*>(scratch.data()),
-                                   buffer.size() / members_.size() * (members_.size() - 1));
+    const std::span<Element> words = Words<Element>(scratch, buffer.size());
     return Resolve(ChooseAlgorithm, buffer.size_bytes()) == Algorithm::kRing
                ? RingReduceScatter(round, buffer, words)
-               : DirectReduceScatter(round, buffer, words);
+               : DirectReduceScatter<Element>(round, std::span(&buffer, 1), words);
   }
 
   template <typename Choose>
@@ -121,7 +164,13 @@ class TransportCollectives : public Collectives {
   template <typename Element>
   absl::Status CheckReduction(std::span<Element> buffer, std::span<std::byte> scratch) const {
     RETURN_IF_ERROR(CheckPieces(buffer.size()));
-    const int64_t needed = ScratchBytes(static_cast<int64_t>(buffer.size_bytes()));
+    return CheckScratch<Element>(buffer.size(), scratch);
+  }
+
+  // For a reduction of `elements` in all.
+  template <typename Element>
+  absl::Status CheckScratch(size_t elements, std::span<std::byte> scratch) const {
+    const int64_t needed = ScratchBytes(static_cast<int64_t>(elements * sizeof(Element)));
     const bool aligned = reinterpret_cast<uintptr_t>(scratch.data()) % alignof(Element) == 0;
     if (std::ssize(scratch) >= needed && aligned) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("scratch of ", scratch.size(), " bytes; ",

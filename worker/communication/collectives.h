@@ -47,6 +47,13 @@ class Collectives {
   // The same of integers, whose sum no order changes. It must not wrap.
   virtual void ReduceScatter(std::span<int64_t> buffer, std::span<std::byte> scratch,
                              Stream& stream) = 0;
+  // Of several buffers in one round of messages: what the operations above do to each, to the bit.
+  // `scratch` is for all of them together.
+  virtual void AllGatherEach(std::vector<std::span<std::byte>> buffers, Stream& stream) = 0;
+  virtual void ReduceScatterEach(std::vector<std::span<float>> buffers,
+                                 std::span<std::byte> scratch, Stream& stream) = 0;
+  virtual void ReduceScatterEach(std::vector<std::span<int64_t>> buffers,
+                                 std::span<std::byte> scratch, Stream& stream) = 0;
   // ReduceScatter followed by AllGather: the same bits on every rank, and the same bits as
   // ReduceScatter's pieces.
   virtual void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) = 0;

@@ -7,39 +7,31 @@
 
 namespace esteira {
 
-absl::Status DirectAllGather(const Round& round, std::span<std::byte> buffer) {
+// Messages between two members have one tag and hence the order of the buffers.
+absl::Status DirectAllGather(const Round& round, std::span<const std::span<std::byte>> buffers) {
   const int n = round.size();
   std::vector<Transfer> transfers;
   for (int distance = 1; distance < n; ++distance) {
     const int from = round.Neighbour(-distance);
-    transfers.push_back(round.Receive(from, Piece(buffer, from, n)));
+    for (std::span<std::byte> buffer : buffers) {
+      transfers.push_back(round.Receive(from, Piece(buffer, from, n)));
+    }
   }
   for (int distance = 1; distance < n; ++distance) {
-    transfers.push_back(round.Send(round.Neighbour(distance), Piece(buffer, round.position(), n)));
+    const int to = round.Neighbour(distance);
+    for (std::span<std::byte> buffer : buffers) {
+      transfers.push_back(round.Send(to, Piece(buffer, round.position(), n)));
+    }
   }
   return round.Run(transfers);
 }
 
-template <typename Element>
-absl::Status DirectReduceScatter(const Round& round, std::span<Element> buffer,
-                                 std::span<Element> scratch) {
-  const int n = round.size();
-  const std::span<Element> own = Piece(buffer, round.position(), n);
-  // received[k] is this rank's piece as member position + 1 + k has it: in the order of the
-  // additions.
-  std::vector<std::span<Element>> received;
-  std::vector<Transfer> transfers;
-  for (int distance = 1; distance < n; ++distance) {
-    received.push_back(Piece(scratch, distance - 1, n - 1));
-    transfers.push_back(
-        round.Receive(round.Neighbour(distance), std::as_writable_bytes(received.back())));
-  }
-  for (int distance = 1; distance < n; ++distance) {
-    const int to = round.Neighbour(-distance);
-    transfers.push_back(round.Send(to, std::as_writable_bytes(Piece(buffer, to, n))));
-  }
-  RETURN_IF_ERROR(round.Run(transfers));
+namespace {
 
+// received[k] is this rank's piece as member position + 1 + k has it: in the order of the
+// additions. Overwrites them.
+template <typename Element>
+void AddUp(std::span<Element> own, std::span<const std::span<Element>> received) {
   constexpr size_t kBlock = 4096;  // stays in the first-level cache while all members are added up
   for (size_t begin = 0; begin < own.size(); begin += kBlock) {
     const size_t count = std::min(kBlock, own.size() - begin);
@@ -49,12 +41,49 @@ absl::Status DirectReduceScatter(const Round& round, std::span<Element> buffer,
     }
     AddTo<Element>(own.subspan(begin, count), sum);
   }
+}
+
+}  // namespace
+
+template <typename Element>
+absl::Status DirectReduceScatter(const Round& round, std::span<const std::span<Element>> buffers,
+                                 std::span<Element> scratch) {
+  const int n = round.size();
+  std::vector<std::vector<std::span<Element>>> received;  // by buffer, by distance - 1
+  for (std::span<Element> buffer : buffers) {
+    const size_t piece = buffer.size() / static_cast<size_t>(n);
+    std::vector<std::span<Element>>& pieces = received.emplace_back();
+    for (int distance = 1; distance < n; ++distance) {
+      pieces.push_back(scratch.first(piece));
+      scratch = scratch.subspan(piece);
+    }
+  }
+  std::vector<Transfer> transfers;
+  for (int distance = 1; distance < n; ++distance) {
+    const auto pieces = static_cast<size_t>(distance - 1);
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      transfers.push_back(
+          round.Receive(round.Neighbour(distance), std::as_writable_bytes(received[b][pieces])));
+    }
+  }
+  for (int distance = 1; distance < n; ++distance) {
+    const int to = round.Neighbour(-distance);
+    for (std::span<Element> buffer : buffers) {
+      transfers.push_back(round.Send(to, std::as_writable_bytes(Piece(buffer, to, n))));
+    }
+  }
+  RETURN_IF_ERROR(round.Run(transfers));
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    AddUp<Element>(Piece(buffers[b], round.position(), n), received[b]);
+  }
   return absl::OkStatus();
 }
 
-template absl::Status DirectReduceScatter<float>(const Round& round, std::span<float> buffer,
+template absl::Status DirectReduceScatter<float>(const Round& round,
+                                                 std::span<const std::span<float>> buffers,
                                                  std::span<float> scratch);
-template absl::Status DirectReduceScatter<int64_t>(const Round& round, std::span<int64_t> buffer,
+template absl::Status DirectReduceScatter<int64_t>(const Round& round,
+                                                   std::span<const std::span<int64_t>> buffers,
                                                    std::span<int64_t> scratch);
 
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root) {

@@ -194,6 +194,7 @@ absl::Status ProgramEngine::ReadSamples(const Program& program, int64_t first,
 
 absl::Status ProgramEngine::Run(const PreparedProgram& prepared, const RunSettings& settings) {
   handlers_->Begin(prepared.program, settings);
+  std::vector<size_t> joined;  // of the open group
   for (size_t i = 0; i < prepared.program.instructions.size(); ++i) {
     const Op op = prepared.program.instructions[i].op;
     if (op == Op::kRelease) {  // takes no time, so it has no place on a queue
@@ -205,6 +206,13 @@ absl::Status ProgramEngine::Run(const PreparedProgram& prepared, const RunSettin
     stream.Record(*prepared.starts[i]);
     queues_.Guard(QueueOf(op));
     handlers_->Issue(i);
+    if (prepared.program.instructions[i].joined) {
+      joined.push_back(i);  // has run when the one that closes its group has
+      continue;
+    }
+    if (QueueOf(op) == Queue::kShard) {
+      for (size_t member : std::exchange(joined, {})) stream.Record(*prepared.ends[member]);
+    }
     stream.Record(*prepared.ends[i]);
   }
   RETURN_IF_ERROR(queues_.Synchronize());

@@ -251,7 +251,8 @@ void Handlers::Gather(const Instruction& i) {
     machinery_.kernels.Convert(unit.parameters.All(), own, stream);
   }
   BytesOfOp(i.op) += (unit.whole.size() - unit.own.size()) * BytesOf(type_);
-  machinery_.stage.AllGather(Bytes(whole), stream);
+  gathers_.push_back(Bytes(whole));
+  if (!i.joined) machinery_.stage.AllGatherEach(std::exchange(gathers_, {}), stream);
 }
 
 void Handlers::Release(const Instruction& i) { gathered_[static_cast<size_t>(i.unit)] = nullptr; }
@@ -268,24 +269,37 @@ void Handlers::Clear(const Instruction& i) {
 
 void Handlers::Reduce(const Instruction& i) {
   const UnitMemory& unit = *machinery_.memory.unit(i.unit);
-  Stream& stream = StreamOf(i.op);
-  const Tensor window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
   const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(sum_type_);
-  BytesOfOp(i.op) += moved;
-  const std::span<std::byte> scratch = machinery_.memory.reduce_scratch();
+  BytesOfOp(i.op) += unit.valid != unit.own ? 2 * moved : moved;
+  const Tensor window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
+  reductions_.push_back({&unit, window, /*in_place=*/i.slot < 0});
+  if (i.joined) return;
   if (exact_) {
-    machinery_.stage.ReduceScatter(Elements<int64_t>(window), scratch, stream);
+    RunReductions<int64_t>(StreamOf(i.op));
   } else {
-    machinery_.stage.ReduceScatter(Elements<float>(window), scratch, stream);
+    RunReductions<float>(StreamOf(i.op));
   }
-  if (unit.valid != unit.own) {
-    BytesOfOp(i.op) += moved;
-    machinery_.stage.AllGather(Bytes(window), stream);
+}
+
+template <typename Element>
+void Handlers::RunReductions(Stream& stream) {
+  const std::vector<Reduction> group = std::exchange(reductions_, {});
+  std::vector<std::span<Element>> windows;
+  std::vector<std::span<std::byte>> whole;  // what every replica needs all of
+  for (const Reduction& reduction : group) {
+    windows.push_back(Elements<Element>(reduction.window));
+    if (reduction.unit->valid != reduction.unit->own) whole.push_back(Bytes(reduction.window));
   }
-  if (i.slot < 0) return;
-  const Tensor valid = {window.data + unit.valid.begin * BytesOf(sum_type_), sum_type_,
-                        unit.valid.size(), 1};
-  machinery_.kernels.Accumulate(valid, unit.sums.Elements(unit.valid), stream);
+  machinery_.stage.ReduceScatterEach(std::move(windows), machinery_.memory.reduce_scratch(),
+                                     stream);
+  if (!whole.empty()) machinery_.stage.AllGatherEach(std::move(whole), stream);
+  for (const Reduction& reduction : group) {
+    if (reduction.in_place) continue;
+    const Range& part = reduction.unit->valid;
+    const Tensor valid = {reduction.window.data + part.begin * BytesOf(sum_type_), sum_type_,
+                          part.size(), 1};
+    machinery_.kernels.Accumulate(valid, reduction.unit->sums.Elements(part), stream);
+  }
 }
 
 // --- tied tables ---

@@ -65,6 +65,13 @@ class Handlers {
   const std::array<int64_t, kNumOps>& op_bytes() const { return op_bytes_; }
 
  private:
+  // A window that is to be summed over the replicas and, unless it is in place, added to the sums.
+  struct Reduction {
+    const UnitMemory* unit = nullptr;
+    Tensor window;
+    bool in_place = false;
+  };
+
   void Forward(const Instruction& i, size_t index);
   void Backward(const Instruction& i, size_t index);
   void BackwardInput(const Instruction& i, size_t index);
@@ -72,10 +79,13 @@ class Handlers {
   void Recompute(const Instruction& i);
   void Move(const Instruction& i, Transfer::Direction direction, Tensor tensor, Op kind,
             int boundary);
+  // Joined: remembered, and run by the one that closes the group.
   void Gather(const Instruction& i);
   void Release(const Instruction& i);
   void Clear(const Instruction& i);
   void Reduce(const Instruction& i);
+  template <typename Element>
+  void RunReductions(Stream& stream);
   void TieGradient(const Instruction& i);
   void TieParameter(const Instruction& i);
   void Norm();
@@ -109,8 +119,10 @@ class Handlers {
   const Program* program_ = nullptr;
   RunSettings settings_;
   std::optional<SlotLedger> ledger_;
-  std::vector<std::byte*> gathered_;  // by unit: its gathered parameters, or null
-  std::vector<Tensor> windows_;       // by unit: its open gradient window, or without data
+  std::vector<std::byte*> gathered_;           // by unit: its gathered parameters, or null
+  std::vector<Tensor> windows_;                // by unit: its open gradient window, or without data
+  std::vector<std::span<std::byte>> gathers_;  // of the open group
+  std::vector<Reduction> reductions_;          // of the open group
   std::array<int64_t, kNumOps> op_bytes_{};
   // Written on the shard queue, read after NORM: once `agreed_` is reached.
   const std::unique_ptr<Event> agreed_;

@@ -35,9 +35,7 @@ struct Context {
     return (num_micro_batches + WindowSize(stage) - 1) / WindowSize(stage);
   }
   // Gradient windows are the sums themselves.
-  bool WindowsAreSums(int stage) const {
-    return placement.whole_sums && NumWindows(stage) == 1;
-  }
+  bool WindowsAreSums(int stage) const { return placement.whole_sums && NumWindows(stage) == 1; }
 
   const Plan& plan;
   const Phase phase;
@@ -102,6 +100,7 @@ absl::Status CheckReplicas(const Context& context, const std::vector<Program>& p
                            bool train);
 absl::Status CheckGathered(const Subject& subject);
 absl::Status CheckReduction(const Subject& subject);
+absl::Status CheckJoins(const Subject& subject);
 absl::Status CheckSlots(const Subject& subject);
 absl::Status CheckDeadlock(const Context& context, const std::vector<Program>& programs,
                            bool train);

@@ -41,7 +41,7 @@ absl::Status CheckSame(const Program& model, const Program& program, bool train)
       return Fault(kCheck, program, train, absl::StrCat(ToText(a), " as on rank ", model.rank));
     }
     const Instruction& b = program.instructions[found[n]];
-    if (a.op != b.op || a.unit != b.unit) {
+    if (a.op != b.op || a.unit != b.unit || a.joined != b.joined) {
       return FaultAt(kCheck, program, train, found[n],
                      absl::StrCat(ToText(a), " as on rank ", model.rank));
     }

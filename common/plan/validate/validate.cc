@@ -16,6 +16,7 @@ absl::Status CheckProgram(const validate::Subject& subject) {
   if (phase < Phase::kZero) return absl::OkStatus();
   RETURN_IF_ERROR(validate::CheckGathered(subject));
   RETURN_IF_ERROR(validate::CheckReduction(subject));
+  RETURN_IF_ERROR(validate::CheckJoins(subject));
   if (phase < Phase::kSlots) return absl::OkStatus();
   return validate::CheckSlots(subject);
 }

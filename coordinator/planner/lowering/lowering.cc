@@ -10,7 +10,7 @@ const std::vector<Pass>& Passes() {
   static const auto& passes = *new std::vector<Pass>{
       {"expand", Phase::kExpanded, Expand}, {"point to point", Phase::kPointToPoint, PointToPoint},
       {"zero", Phase::kZero, Zero},         {"overlap", Phase::kOverlapped, Overlap},
-      {"slots", Phase::kSlots, Slots},
+      {"bucket", Phase::kJoined, Bucket},   {"slots", Phase::kSlots, Slots},
   };
   return passes;
 }

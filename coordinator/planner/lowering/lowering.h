@@ -28,6 +28,7 @@ absl::StatusOr<Plan> PointToPoint(
     Plan plan);                           // sends to neighbours on other ranks, and their receives
 absl::StatusOr<Plan> Zero(Plan plan);     // sharding and the end of the step
 absl::StatusOr<Plan> Overlap(Plan plan);  // communication starts earlier or ends later
+absl::StatusOr<Plan> Bucket(Plan plan);   // small units share a round of messages
 absl::StatusOr<Plan> Slots(Plan plan);    // buffers are numbered and counted
 
 struct Pass {
@@ -43,6 +44,9 @@ absl::StatusOr<Plan> Lower(Plan generated, Phase phase = kLowered);
 // The units of a stage, ascending, ends of a tied table included.
 std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout,
                            const PipelineOps& pipeline, int stage);
+
+// The most that the members of one group move, unless one alone is larger.
+inline constexpr int64_t kBucketBytes = int64_t{1} << 20;
 
 // Whether a stage's gradient windows are buffers of their own: sums are sharded, or a step has more
 // than one window.

@@ -25,6 +25,9 @@ TEST(InstructionTest, TextForm) {
       {"8TIE_GRAD", {.op = Op::kTieGradient, .unit = 8}},
       {"7TIE_PARAM>0", {.op = Op::kTieParameter, .unit = 7, .peer = 0}},
       {"NORM", {.op = Op::kNorm}},
+      {"5REDUCE +", {.op = Op::kReduce, .unit = 5, .joined = true}},
+      {"5REDUCE w1 +", {.op = Op::kReduce, .unit = 5, .slot = 1, .joined = true}},
+      {"NORM +", {.op = Op::kNorm, .joined = true}},
       {"2147483647STEP", {.op = Op::kStep, .unit = 2147483647}},
   };
   for (const auto& [text, instruction] : texts) {
@@ -50,7 +53,8 @@ TEST(InstructionTest, EveryInstructionReadsBack) {
                                        .dx = number(random),
                                        .dy = number(random),
                                        .saved = number(random),
-                                       .slot = number(random)};
+                                       .slot = number(random),
+                                       .joined = number(random) > 6};
       const absl::StatusOr<Instruction> parsed = ParseInstruction(ToText(instruction));
       ASSERT_EQ(parsed.status(), absl::OkStatus());
       EXPECT_EQ(*parsed, instruction) << ToText(instruction);
@@ -85,6 +89,11 @@ TEST(InstructionTest, RefusesWithTheReason) {
       {"3F0 X1", "expected slots"},
       {"3GATHER w1", "expected slots"},
       {"3REDUCE p1", "expected slots"},
+      {" +", "no such op"},
+      {"3REDUCE+", "expected \">\" and a peer"},
+      {"3REDUCE + +", "expected slots"},
+      {"3REDUCE + w1", "expected slots"},
+      {"3REDUCE  +", "expected slots"},
       {"3F0\n", "expected \">\""},
       {"3F0\tx1", "3F0\\tx1"},
   };

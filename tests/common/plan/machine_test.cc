@@ -90,6 +90,45 @@ TEST(MachineTest, CollectivesStartTogetherAndReleaseTakesNoTime) {
   EXPECT_EQ(release.end, release.start);
 }
 
+// A group starts when all that any of its members waits for has ended, on any rank, and its members
+// end together: after as long as they take one after the other, on the slowest rank.
+TEST(MachineTest, JoinedInstructionsRunAsOne) {
+  Plan plan = TwoStagePlan();
+  Replace(plan, 0, "1REDUCE", "1REDUCE +");
+  Replace(plan, 0, "0GATHER", "0GATHER +");
+  const auto by_replica = [](const Program& program, const Instruction& instruction) {
+    if (instruction.op == Op::kReduce) return 1.0 + instruction.unit + program.replica;
+    return IsCompute(instruction.op) ? 1.0 + program.replica : 0.25;
+  };
+  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, by_replica);
+  ASSERT_EQ(execution.status(), absl::OkStatus());
+  const double last = IntervalOf(*execution, plan.train[2], "0B1 dy1").end;
+  EXPECT_GT(last, IntervalOf(*execution, plan.train[0], "0B1 dy1").end);
+  for (const size_t rank : {0, 2}) {
+    for (const char* text : {"1REDUCE +", "0REDUCE"}) {
+      const Interval interval = IntervalOf(*execution, plan.train[rank], text);
+      EXPECT_EQ(interval.start, last) << text;
+      EXPECT_EQ(interval.end, last + 2 + 3) << text;
+    }
+    EXPECT_GE(IntervalOf(*execution, plan.train[rank], "NORM").start, last + 2 + 3);
+    const Interval gather = IntervalOf(*execution, plan.train[rank], "0GATHER +");
+    EXPECT_EQ(gather.start, IntervalOf(*execution, plan.train[rank], "1STEP").end);
+    EXPECT_EQ(gather.end, gather.start + 0.5);
+  }
+}
+
+TEST(MachineTest, OneReplicaJoinsToo) {
+  Plan plan = OneRankPlan();
+  MoveBefore(plan, 0, "2REDUCE w2", "0REDUCE w0");
+  Replace(plan, 0, "2REDUCE w2", "2REDUCE w2 +");
+  const auto seconds = [](const Program&, const Instruction&) { return 1.0; };
+  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, seconds);
+  ASSERT_EQ(execution.status(), absl::OkStatus());
+  const Interval joined = IntervalOf(*execution, plan.train[0], "2REDUCE w2 +");
+  EXPECT_EQ(joined.end, joined.start + 2);
+  EXPECT_EQ(joined.end, IntervalOf(*execution, plan.train[0], "0REDUCE w0").end);
+}
+
 // No instruction starts before what it waits for has ended, on any rank.
 TEST(MachineTest, HonoursAllDependencies) {
   for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
@@ -155,6 +194,25 @@ TEST(MachineTest, CollectivesInDifferentOrderBlock) {
   Plan plan = TwoStagePlan();
   std::swap(plan.train[2].instructions[13], plan.train[2].instructions[15]);
   EXPECT_THAT(Deadlock(plan, plan.train), HasSubstr("waits for rank 2 to reach"));
+}
+
+// The window of unit 0 is that of unit 3, which is reduced only with it.
+TEST(MachineTest, AMemberOfAGroupThatNeedsTheEndOfAnotherBlocks) {
+  Plan plan = VShapePlan();
+  MoveBefore(plan, 0, "5REDUCE w1", "3REDUCE w0");
+  EXPECT_EQ(RunMachine(plan, plan.train, Second).status(), absl::OkStatus());
+  Replace(plan, 0, "3REDUCE w0", "3REDUCE w0 +");
+  EXPECT_THAT(Deadlock(plan, plan.train), HasSubstr("(3REDUCE w0 +) waits for its own 0B1 dy0"));
+}
+
+TEST(MachineTest, GroupsOfDifferentSizesBlock) {
+  Plan plan = TwoStagePlan();
+  for (const size_t rank : {0, 2}) {
+    Plan broken = plan;
+    Program& program = broken.train[rank];
+    program.instructions[Find(program, "0GATHER")].joined = true;
+    EXPECT_THAT(Deadlock(broken, broken.train), HasSubstr("ever come"));
+  }
 }
 
 TEST(MachineTest, NamesAFewRanksOnly) {

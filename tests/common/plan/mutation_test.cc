@@ -83,6 +83,7 @@ class Damage {
     DelayEach(5);
     RenumberEach();
     ReplaceEachOp();
+    JoinEach();
     SwapIndependentNeighbours();
   }
 
@@ -174,6 +175,13 @@ class Damage {
         Try([i, op](Instructions& all) { all[i].op = static_cast<Op>(op); }, "with another op for",
             i);
       }
+    }
+  }
+
+  // Or no longer.
+  void JoinEach() {
+    for (size_t i = 0; i < Good().size(); ++i) {
+      Try([i](Instructions& all) { all[i].joined = !all[i].joined; }, "with joined", i);
     }
   }
 

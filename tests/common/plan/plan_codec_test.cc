@@ -42,7 +42,8 @@ Plan MakeTestPlan() {
 }
 
 TEST(PlanCodecTest, RoundTripThroughBytes) {
-  const Plan plan = MakeTestPlan();
+  Plan plan = MakeTestPlan();
+  plan.train[1].instructions[2].joined = true;
   v1::PlanProto proto;
   ASSERT_TRUE(proto.ParseFromString(EncodePlan(plan).SerializeAsString()));
   EXPECT_EQ(proto.digest(), PlanDigest(plan));
@@ -62,6 +63,7 @@ TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
       [](v1::PlanProto& p) { p.set_precision("fp32"); },
       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions()->SwapElements(0, 1); },
       [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_slot(3); },
+      [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_joined(true); },
       [](v1::PlanProto& p) { p.mutable_evaluate(0)->mutable_instructions()->RemoveLast(); },
       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_micro_batches(0)->set_num_samples(1); },
       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_slots(0)->set_bytes(1); },

@@ -161,13 +161,34 @@ class SymbolicRun {
       bool& queue = blocked[static_cast<size_t>(QueueOf(op))];
       if (op != Op::kRelease && queue) continue;
       if (op != Op::kRelease) queue = true;
-      const std::vector<int32_t>& before = dependencies_[rank][index];
-      const bool met = std::all_of(before.begin(), before.end(), [&](int32_t other) {
-        return done_[rank][static_cast<size_t>(other)];
+      const std::vector<Place> group = Group({rank, index});
+      const bool met = std::all_of(group.begin(), group.end(), [&](Place member) {
+        const std::vector<int32_t>& before = dependencies_[rank][member.index];
+        return std::all_of(before.begin(), before.end(),
+                           [&](int32_t other) { return done_[rank][static_cast<size_t>(other)]; });
       });
       if (met) ready.push_back({rank, index});
     }
     return ready;
+  }
+
+  // What runs with `place` on its rank: up to the one that closes the group that it begins.
+  std::vector<Place> Group(Place place) const {
+    std::vector<Place> group{place};
+    const std::vector<Instruction>& all = programs_[place.rank].instructions;
+    for (size_t i = place.index + 1; i < all.size() && At(group.back()).joined; ++i) {
+      if (all[i].op != Op::kRelease && QueueOf(all[i].op) == QueueOf(At(place).op)) {
+        group.push_back({place.rank, i});
+      }
+    }
+    return group;
+  }
+
+  bool RunsAlike(Place a, Place b) const {
+    const std::vector<Place> one = Group(a), other = Group(b);
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(), [&](Place x, Place y) {
+      return At(x).op == At(y).op && At(x).unit == At(y).unit;
+    });
   }
 
   // The members that `place` runs with, if all are ready.
@@ -182,7 +203,7 @@ class SymbolicRun {
         continue;
       bool found = false;
       for (Place other : Ready(rank)) {
-        if (At(other).op != i.op || At(other).unit != i.unit) continue;
+        if (!RunsAlike(place, other)) continue;
         party.push_back(other);
         found = true;
         break;
@@ -216,12 +237,23 @@ class SymbolicRun {
     for (Place place : all) {
       const std::vector<Place> party = Party(place);
       if (party.empty()) continue;
-      Execute(party);
-      for (Place member : party) done_[member.rank][member.index] = true;
-      remaining_ -= party.size();
+      ExecuteGroup(party);
       return true;
     }
     return false;
+  }
+
+  // `party`: the first of a group on each rank that it runs on.
+  void ExecuteGroup(const std::vector<Place>& party) {
+    std::vector<std::vector<Place>> groups;
+    for (Place first : party) groups.push_back(Group(first));
+    for (size_t n = 0; n < groups.front().size(); ++n) {
+      std::vector<Place> members;
+      for (const std::vector<Place>& group : groups) members.push_back(group[n]);
+      Execute(members);
+      for (Place member : members) done_[member.rank][member.index] = true;
+      remaining_ -= members.size();
+    }
   }
 
   Symbols& Slot(Place place, SlotKind kind, int32_t number) {

@@ -2,7 +2,8 @@
 //
 // Every buffer of every rank holds a symbol (a hash of how it came about), stale and never written
 // ones included. Ranks and queues take turns at random, held back by nothing but Dependencies, the
-// queues' order and rendezvous, as in the engine. Two plans mean the same when their final
+// queues' order and rendezvous, as in the engine; joined instructions take one turn
+// together. Two plans mean the same when their final
 // parameters, states and findings are the same symbols.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -41,6 +42,7 @@ Names FailingChecks(const Plan& plan, Phase phase) {
       if (phase >= Phase::kPointToPoint) note(validate::CheckPairing(subject));
       if (phase >= Phase::kZero) note(validate::CheckGathered(subject));
       if (phase >= Phase::kZero) note(validate::CheckReduction(subject));
+      if (phase >= Phase::kZero) note(validate::CheckJoins(subject));
       if (phase >= Phase::kSlots) note(validate::CheckSlots(subject));
     }
     if (phase >= Phase::kZero) note(validate::CheckReplicas(context, programs, train));
@@ -70,6 +72,7 @@ void ExpectFirst(const Plan& plan, const std::string& name, const std::string& w
 TEST(ValidateTest, AcceptsGoodPlansInEveryPhase) {
   for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
     EXPECT_EQ(Validate(plan), absl::OkStatus());
+    EXPECT_EQ(Validate(WithoutSlots(plan), Phase::kJoined), absl::OkStatus());
     EXPECT_EQ(Validate(WithoutSlots(plan), Phase::kOverlapped), absl::OkStatus());
     EXPECT_EQ(Validate(WithoutSlots(plan), Phase::kZero), absl::OkStatus());
     EXPECT_EQ(Validate(OnlyExchanges(plan), Phase::kPointToPoint), absl::OkStatus());
@@ -383,6 +386,59 @@ TEST(ValidateTest, Replicas) {
   EXPECT_EQ(FailingChecks(plan, kLowered), (Names{"replicas", "deadlock"}));
   ExpectFirst(plan, "replicas",
               "train rank 2, instruction 19 (1GATHER): expected 0GATHER as on rank 0");
+}
+
+TEST(ValidateTest, ReplicasJoinTheSame) {
+  Plan plan = TwoStagePlan();
+  Program& program = plan.train[2];
+  program.instructions[Find(program, "0GATHER")].joined = true;
+  EXPECT_EQ(FailingChecks(plan, kLowered), (Names{"replicas", "deadlock"}));
+  ExpectFirst(plan, "replicas",
+              "train rank 2, instruction 19 (0GATHER +): expected 0GATHER as on rank 0");
+}
+
+TEST(ValidateTest, Joins) {
+  const std::tuple<int, const char*, const char*> faults[] = {
+      {0, "1GATHER", "(1GATHER +): expected GATHER next on its queue"},
+      {0, "0REDUCE", "(0REDUCE +): expected REDUCE next on its queue"},
+      {0, "1STEP", "(1STEP +): expected only REDUCE, and GATHER in place, joined"},
+      {0, "NORM", "(NORM +): expected only REDUCE, and GATHER in place, joined"},
+      {0, "1REDUCE", "(0REDUCE): expected at most 1024 elements joined, as of the largest unit"},
+  };
+  for (const auto& [stage, text, what] : faults) {
+    SCOPED_TRACE(what);
+    Plan plan = TwoStagePlan();
+    Replace(plan, stage, text, std::string(text) + " +");
+    ExpectOnly(plan, "joins", what);
+  }
+  Plan plan = OneRankPlan();
+  Replace(plan, 0, "0GATHER p0", "0GATHER p0 +");
+  ExpectOnly(plan, "joins", "(0GATHER p0 +): expected only REDUCE, and GATHER in place, joined");
+}
+
+TEST(ValidateTest, JoinsOfAPhase) {
+  Plan plan = TwoStagePlan();
+  Replace(plan, 0, "0GATHER", "0GATHER +");
+  EXPECT_EQ(Validate(plan), absl::OkStatus());
+  plan = WithoutSlots(plan);
+  EXPECT_EQ(Validate(plan, Phase::kJoined), absl::OkStatus());
+  ExpectOnly(plan, "joins", "(0GATHER +): expected it not joined in this phase",
+             Phase::kOverlapped);
+}
+
+// The next window of a unit may not open before the group in whose midst it does has ended.
+TEST(ValidateTest, NothingWaitsForAGroupInItsMidst) {
+  Plan plan = OneRankPlan();
+  MoveBefore(plan, 0, "2REDUCE w2", "0REDUCE w0");
+  Replace(plan, 0, "2REDUCE w2", "2REDUCE w2 +");
+  EXPECT_EQ(Validate(plan), absl::OkStatus());
+  std::vector<Instruction>& all = plan.train[0].instructions;
+  const auto closing = all.begin() + static_cast<ptrdiff_t>(Find(plan.train[0], "0REDUCE w0"));
+  const Instruction clear = ParseInstruction("2CLEAR w2").value();
+  const auto second = std::find(closing, all.end(), clear);
+  std::rotate(closing, second, second + 1);
+  ExpectOnly(plan, "joins",
+             "(2CLEAR w2): expected it behind 0REDUCE w0, with which 2REDUCE w2 + ends");
 }
 
 TEST(ValidateTest, Slots) {

@@ -125,7 +125,7 @@ TEST(LoweringTest, EveryPhaseIsValid) {
   const ModelSpec model = ToyModel(3, true);
   const Layout layout = ToyLayout(model, 3, 2, 4, "1f1b", 3);
   for (Phase phase : {Phase::kGenerated, Phase::kExpanded, Phase::kPeers, Phase::kPointToPoint,
-                      Phase::kZero, Phase::kOverlapped, Phase::kSlots}) {
+                      Phase::kZero, Phase::kOverlapped, Phase::kJoined, Phase::kSlots}) {
     const auto plan = MakeLowered(model, layout, phase);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(CountOps(plan->train[0], Op::kStep) > 0, phase >= Phase::kZero);
@@ -216,6 +216,79 @@ TEST(LoweringTest, ParametersAreGatheredInPlaceAfterTheStep) {
     EXPECT_EQ(text, "0STEP 1STEP 2STEP 0GATHER 1GATHER 2GATHER");
     EXPECT_EQ(CountOps(plan->evaluate[0], Op::kGather), 0);
   }
+}
+
+// Blocks of 280 KB between an embedding and a head of 1.28 MB.
+ModelSpec ModelOfSmallBlocks() {
+  ModelSpec model = ToyModel(7, false);
+  model.vocab_size = 40000;
+  model.intermediate_size = 4096;
+  return model;
+}
+
+TEST(LoweringTest, SmallUnitsAreJoinedUpToABucket) {
+  const ModelSpec model = ModelOfSmallBlocks();
+  for (int zero : {1, 2}) {
+    const Layout layout = ToyLayout(model, 1, 2, 2, "1f1b", zero);
+    const auto plan = MakeLowered(model, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(Text(plan->train[0], {Op::kGather}),
+              "0GATHER 1GATHER + 2GATHER + 3GATHER 4GATHER + 5GATHER + 6GATHER 7GATHER 8GATHER");
+  }
+  for (int zero : {0, 1}) {
+    const Layout layout = ToyLayout(model, 1, 2, 2, "1f1b", zero);
+    const auto plan = MakeLowered(model, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(Text(plan->train[1], {Op::kReduce}),
+              "8REDUCE 7REDUCE + 6REDUCE + 5REDUCE 4REDUCE + 3REDUCE + 2REDUCE 1REDUCE 0REDUCE");
+    // What is joined has moved to where its group runs: behind the last pass that it waits for.
+    const std::vector<Instruction>& all = plan->train[0].instructions;
+    const auto first = std::find_if(all.begin(), all.end(), [](const Instruction& i) {
+      return i.op == Op::kReduce && i.unit == 7;
+    });
+    ASSERT_NE(first, all.end());
+    EXPECT_EQ((first - 1)->op, Op::kBackward);
+    EXPECT_EQ((first - 1)->unit, 5);
+    EXPECT_EQ((first + 1)->unit, 6);
+    EXPECT_EQ((first + 2)->unit, 5);
+  }
+}
+
+// Of half the bytes there is room for more in a bucket, and no more in the scratch of the rank's
+// largest unit.
+TEST(LoweringTest, JoinedUnitsAreNoLargerThanTheLargest) {
+  const ModelSpec model = ModelOfSmallBlocks();
+  const Layout layout = ToyLayout(model, 1, 2, 2, "1f1b", 2);
+  absl::StatusOr<Plan> plan = Generate(model, layout, Precision::kBf16);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  plan = Lower(*std::move(plan));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(Text(plan->train[0], {Op::kGather}),
+            "0GATHER 1GATHER + 2GATHER + 3GATHER + 4GATHER 5GATHER + 6GATHER + 7GATHER 8GATHER");
+}
+
+// What has a slot would hold it for longer; and where nothing is sent no latency is saved.
+TEST(LoweringTest, NothingIsJoinedThatHasASlotOrNoReplicas) {
+  const ModelSpec model = ModelOfSmallBlocks();
+  const auto joined = [&](int replicas, int zero, int reduce_every, Op op) {
+    const Layout layout =
+        ToyLayout(model, 2, replicas, 4, "1f1b", zero, {.reduce_every = reduce_every});
+    const auto plan = MakeLowered(model, layout);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    int count = 0;
+    for (const Program& program : plan->train) {
+      for (const Instruction& i : program.instructions) count += i.joined && i.op == op ? 1 : 0;
+    }
+    return count;
+  };
+  EXPECT_GT(joined(2, 1, kAll, Op::kReduce), 0);
+  EXPECT_GT(joined(2, 2, kAll, Op::kGather), 0);
+  EXPECT_EQ(joined(2, 1, 2, Op::kReduce), 0);
+  EXPECT_EQ(joined(2, 2, kAll, Op::kReduce), 0);
+  EXPECT_EQ(joined(2, 3, kAll, Op::kReduce), 0);
+  EXPECT_EQ(joined(2, 3, kAll, Op::kGather), 0);
+  EXPECT_EQ(joined(1, 1, kAll, Op::kReduce), 0);
+  EXPECT_EQ(joined(1, 1, kAll, Op::kGather), 0);
 }
 
 TEST(LoweringTest, WindowsOfGradients) {

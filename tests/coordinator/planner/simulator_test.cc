@@ -91,6 +91,26 @@ TEST(SimulatorTest, GathersAndReductionsHideBehindComputation) {
   EXPECT_NEAR(slow->execution.makespan, free->execution.makespan + 0.8, 1e-9);
 }
 
+TEST(SimulatorTest, AGroupHasOneLatency) {
+  const ModelSpec model = ToyModel(1, true);
+  for (int zero : {0, 1}) {
+    const Layout layout = ToyLayout(model, 1, 2, 2, "1f1b", zero);
+    ClusterSpec cluster = UniformCluster(2);
+    cluster.within_host = cluster.between_hosts = {.latency_seconds = 1, .bytes_per_second = 1e6};
+    const CostModel costs(model, layout, Precision::kFp32, cluster);
+    Program program;
+    Instruction reduce = {.op = Op::kReduce, .unit = 2};
+    const double alone = costs.Seconds(program, reduce);
+    reduce.joined = true;
+    EXPECT_NEAR(costs.Seconds(program, reduce), alone - (zero == 0 ? 2 : 1), 1e-9);
+    EXPECT_GT(costs.Seconds(program, reduce), 0);
+    Instruction gather = {.op = Op::kGather, .unit = 2};
+    const double gathered = costs.Seconds(program, gather);
+    gather.joined = true;
+    EXPECT_NEAR(costs.Seconds(program, gather), gathered - 1, 1e-9);
+  }
+}
+
 TEST(SimulatorTest, EmptyMicroBatchesTakeNoComputeTime) {
   const ModelSpec model = ToyModel(1, false);
   Layout layout = ToyLayout(model, 1, 2, 1, "1f1b");

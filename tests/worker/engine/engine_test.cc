@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "tests/worker/engine/local_cluster.h"
 #include "tests/worker/engine/naive_training.h"
@@ -157,6 +158,40 @@ TEST(EngineTest, EvaluateIsTheMeanOverAllTokensAndChangesNothing) {
     tokens += static_cast<double>(result->report.valid_tokens);
   }
   EXPECT_NEAR(*loss, sum / tokens, 1e-12);
+}
+
+// Several small units in each group, beside a large table.
+TEST(EngineTest, JoinedInstructionsChangeNoBit) {
+  for (Numerics numerics : {Numerics::kFast, Numerics::kExact}) {
+    for (int zero : {0, 1, 2}) {
+      JobSpec job = ToyJob(Architecture::kLlama);
+      job.model.vocab_size = 1024;
+      job.numerics = numerics;
+      job.layout.replicas = 3;
+      job.layout.zero = zero;
+      const absl::StatusOr<Plan> joined = PlanOf(job);
+      ASSERT_TRUE(joined.ok()) << joined.status();
+      Plan apart = *joined;
+      int members = 0;
+      for (Program& program : apart.train) {
+        for (Instruction& i : program.instructions) members += std::exchange(i.joined, false);
+      }
+      EXPECT_GE(members, 3 * (zero == 1 ? 4 : 2));
+      const auto one = LocalCluster::Make(job, *joined, {});
+      const auto other = LocalCluster::Make(job, apart, {});
+      ASSERT_TRUE(one.ok() && other.ok());
+      for (int64_t step = 1; step <= 3; ++step) {
+        const auto a = (*one)->Step(step, ToySamples(job));
+        const auto b = (*other)->Step(step, ToySamples(job));
+        ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
+        EXPECT_EQ(a->report.loss, b->report.loss);
+        EXPECT_EQ(a->report.gradient_norm, b->report.gradient_norm);
+        EXPECT_EQ(a->parameter_hash, b->parameter_hash);
+        EXPECT_EQ(a->report.op_bytes, b->report.op_bytes);
+      }
+      EXPECT_EQ((*one)->StateBits(), (*other)->StateBits());
+    }
+  }
 }
 
 TEST(EngineTest, EvaluateWithoutValidTargetsIsRefused) {

@@ -45,6 +45,16 @@ TEST(TimingTest, OfTwoWaitsTheSecondOnlyCountsWhereItOutlastsTheFirst) {
   EXPECT_DOUBLE_EQ(report.exposed_shard_seconds, 2);
 }
 
+// Its members end together, and the one that closes it runs it.
+TEST(TimingTest, TheTimeOfAGroupCountsOnce) {
+  Program program;
+  program.instructions = {{.op = Op::kReduce, .joined = true}, {.op = Op::kReduce}};
+  StepReport report;
+  AddTimes(program, {{}, {}}, {{0, 5}, {2, 5}}, report);
+  EXPECT_DOUBLE_EQ(SecondsOf(report, Op::kReduce), 3);
+  EXPECT_DOUBLE_EQ(report.exposed_shard_seconds, 5);
+}
+
 TEST(TimingTest, CommunicationAfterTheLastComputationIsExposed) {
   Program program;
   program.instructions = {{.op = Op::kStep}, {.op = Op::kGather}};
