@@ -286,10 +286,10 @@ std::vector<DataSource> Decoder::Sources(
 void Decoder::Path(const std::string& field, const std::string& path) {
   if (path.empty()) Add(field, "is missing; give the path of a file");
   NoNul(field, path);
-  if (absl::EndsWith(path, ".idx")) {
-    Add(field, absl::StrCat("\"", absl::CHexEscape(path),
-                            "\": .idx files are not built in; use text, tokens in a .bin file, or "
-                            "samples in a .jsonl file"));
+  for (absl::string_view ending : {".jsonl", ".idx"}) {
+    if (!absl::EndsWith(path, ending)) continue;
+    Add(field, absl::StrCat("\"", absl::CHexEscape(path), "\": ", ending,
+                            " files are not built in; use text, or tokens in a .bin file"));
   }
 }
 
@@ -317,7 +317,9 @@ void Decoder::Training() {
   const std::string precision =
       Choose("training.precision", training.precision(), precisions, "bf16");
   job_.precision = precision == "fp32" ? Precision::kFp32 : Precision::kBf16;
-  Choose("training.numerics", training.numerics(), {{"fast"}, {"exact"}}, "fast");
+  const std::string numerics =
+      Choose("training.numerics", training.numerics(), {{"fast", "exact"}, {}}, "fast");
+  job_.numerics = numerics == "exact" ? Numerics::kExact : Numerics::kFast;
   if (training.has_gradient_clip_norm()) {
     job_.gradient_clip_norm =
         Real("training.gradient_clip_norm", training.gradient_clip_norm(), 0, kLargestFloat);

@@ -198,6 +198,7 @@ void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
   proto.set_global_batch_size(layout.global_batch_size);
   proto.set_micro_batch_size(layout.micro_batch_size);
   proto.set_sequence_length(layout.sequence_length);
+  proto.set_exact_numerics(layout.numerics == Numerics::kExact);
 }
 
 Layout DecodeLayout(const v1::LayoutProto& proto) {
@@ -216,6 +217,7 @@ Layout DecodeLayout(const v1::LayoutProto& proto) {
   layout.global_batch_size = proto.global_batch_size();
   layout.micro_batch_size = proto.micro_batch_size();
   layout.sequence_length = proto.sequence_length();
+  layout.numerics = proto.exact_numerics() ? Numerics::kExact : Numerics::kFast;
   return layout;
 }
 

@@ -125,6 +125,7 @@ TEST(JobCodecTest, EveryFieldArrives) {
   EXPECT_EQ(job.steps, 1000);
   EXPECT_EQ(job.global_batch_size, 64);
   EXPECT_EQ(job.precision, Precision::kBf16);
+  EXPECT_EQ(job.numerics, Numerics::kFast);
   EXPECT_EQ(job.gradient_clip_norm, 0.5);
   EXPECT_EQ(job.adamw.learning_rate, 6e-4);
   EXPECT_EQ(job.adamw.beta1, 0.8);
@@ -353,7 +354,8 @@ TEST(JobCodecTest, DataSets) {
   ExpectFault({"data.train=[{path: a, weight: inf}]"}, "data.train[0].weight", "give a number");
   ExpectFault({"data.train=[{path: a, weight: 1e-6}, {path: b, weight: 1e6}]"},
               "data.train[0].weight", "raise it");
-  EXPECT_TRUE(ReadJob(kSmallJob, {"data.train=[{path: a.jsonl}]"}).faults.empty());
+  ExpectFault({"data.validation=[{path: a.jsonl}]"}, "data.validation[0].path",
+              ".jsonl files are not built in");
   ExpectFault({"data.train=[{path: a.idx}]"}, "data.train[0].path", "not built in");
   ExpectFault({"data.tokenizer=/x/tokenizer.json"}, "data.tokenizer", "use bytes");
   ExpectFault({"data.sequence_length=17"}, "data.sequence_length", "use at most 16");
@@ -369,7 +371,8 @@ TEST(JobCodecTest, TrainingOptions) {
   ExpectFault({"training.global_batch_size=16777216", "training.micro_batch_size=16777216",
                "model.vocab_size=16777216"},
               "training.micro_batch_size", "can be addressed");
-  ExpectFault({"training.numerics=exact"}, "training.numerics", "is not built in; use fast");
+  EXPECT_EQ(ReadJob(kSmallJob, {"training.numerics=exact"}).job.numerics, Numerics::kExact);
+  ExpectFault({"training.numerics=exactly"}, "training.numerics", "use fast or exact");
   ExpectFault({"training.precision=fp16"}, "training.precision",
               "is not built in; use bf16 or fp32");
   ExpectFault({"training.recompute=some"}, "training.recompute", "use none or full or auto");

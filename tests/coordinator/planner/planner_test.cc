@@ -197,6 +197,39 @@ TEST(PlannerTest, RefusesWhatDoesNotFitAndNamesWhatDoes) {
   EXPECT_THAT(Refusal(job, Workers(4, 1)), HasSubstr("no layout on these workers fits"));
 }
 
+// What exact numerics cost is in the prediction: sums and reductions of twice the bytes, and a pass
+// over the gradient of each micro-batch.
+TEST(PlannerTest, ExactNumericsArePredicted) {
+  JobSpec job = ToyJob(6);
+  job.layout.stages = 2;
+  job.layout.replicas = 3;
+  job.layout.zero = 2;
+  job.layout.schedule = "1f1b";
+  job.layout.reduce_every = kAll;
+  job.layout.micro_batch_size = 1;
+  const auto fast = MakePlan(job, Workers(6));
+  job.numerics = Numerics::kExact;
+  const auto exact = MakePlan(job, Workers(6));
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  ASSERT_TRUE(exact.ok()) << exact.status();
+  EXPECT_EQ(exact->layout.numerics, Numerics::kExact);
+  EXPECT_NE(PlanDigest(*fast), PlanDigest(*exact));
+  for (size_t rank = 0; rank < 6; ++rank) {
+    const MemoryUse& before = fast->prediction.memory[rank];
+    const MemoryUse& after = exact->prediction.memory[rank];
+    EXPECT_EQ(after.gradients, 2 * before.gradients);
+    EXPECT_GT(after.slots, before.slots);
+    EXPECT_GT(after.workspace, before.workspace);
+    EXPECT_EQ(after, CountMemory(*exact, exact->train[rank], exact->evaluate[rank]));
+  }
+  for (Op op : {Op::kBackward, Op::kReduce, Op::kClear, Op::kStep}) {
+    const auto seconds = [op](const Plan& plan) {
+      return plan.prediction.op_seconds[static_cast<size_t>(op)];
+    };
+    EXPECT_GT(seconds(*exact), seconds(*fast)) << OpName(op);
+  }
+}
+
 TEST(PlannerTest, RefusesPlansThatAreTooLargeToHold) {
   JobSpec job = ToyJob(6);
   job.global_batch_size = int64_t{1} << 24;
