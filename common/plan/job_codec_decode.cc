@@ -286,10 +286,10 @@ std::vector<DataSource> Decoder::Sources(
 void Decoder::Path(const std::string& field, const std::string& path) {
   if (path.empty()) Add(field, "is missing; give the path of a file");
   NoNul(field, path);
-  for (absl::string_view ending : {".jsonl", ".idx"}) {
-    if (!absl::EndsWith(path, ending)) continue;
-    Add(field, absl::StrCat("\"", absl::CHexEscape(path), "\": ", ending,
-                            " files are not built in; use text, or tokens in a .bin file"));
+  if (absl::EndsWith(path, ".idx")) {
+    Add(field, absl::StrCat("\"", absl::CHexEscape(path),
+                            "\": .idx files are not built in; use text, tokens in a .bin file, or "
+                            "samples in a .jsonl file"));
   }
 }
 
