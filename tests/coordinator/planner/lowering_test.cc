@@ -74,7 +74,7 @@ TEST(LoweringTest, GridIsValidAndRuns) {
     return static_cast<int>(random % below);
   };
   const int schedules = static_cast<int>(TrainingSchedules().size());
-  for (int i = 0; i < 8 * 16 * 4 * (short_grid ? 1 : 3 * 3); ++i) {
+  for (int i = 0; i < 8 * 16 * 4 * (short_grid ? 2 : 3 * 3); ++i) {
     const int zero = short_grid ? draw(4) : i / 128 % 4;
     const int k = short_grid ? draw(3) : i / 512 % 3;
     const int g = short_grid ? draw(3) : i / 1536;
