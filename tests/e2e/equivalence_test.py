@@ -1,8 +1,8 @@
 """The same numbers whatever the layout, in real processes over UCX.
 
 Loss and gradient norm are equal to the bit over stages, schedules and ZeRO where replicas and k are the same, and within
-1e-5 of one rank otherwise. ESTEIRA_FULL_GRID=1 runs every combination; by default a sample that covers each value of each
-dimension.
+1e-5 of one rank otherwise; with exact numerics every layout has the bits of one rank. ESTEIRA_FULL_GRID=1 runs every
+combination; by default a sample that covers each value of each dimension.
 """
 import itertools
 import os
@@ -29,11 +29,12 @@ class EquivalenceTest(unittest.TestCase):
     def tearDownClass(cls):
         assert not cls.cluster.close()
 
-    def train(self, stages, replicas, zero, schedule, window):
+    def train(self, stages, replicas, zero, schedule, window, *settings):
         job = self.cluster.submit(
             "training.steps=20", "training.global_batch_size=7", "training.gradient_clip_norm=0.5",
             "training.parameter_hash_every_steps=1", f"parallelism.pipeline_stages={stages}", f"parallelism.replicas={replicas}",
-            f"parallelism.zero={zero}", f"parallelism.pipeline_schedule={schedule}", f"parallelism.reduce_every={window}")
+            f"parallelism.zero={zero}", f"parallelism.pipeline_schedule={schedule}", f"parallelism.reduce_every={window}",
+            *settings)
         self.assertEqual(self.cluster.wait(job).code, 0, self.cluster.describe(job))
         steps = self.cluster.steps(job)
         self.assertEqual(len(steps), 20)
@@ -53,6 +54,19 @@ class EquivalenceTest(unittest.TestCase):
                 bits = [(s["loss_bits"], s["gradient_norm_bits"], s["parameter_hash"]) for s in steps]
                 _, replicas, _, _, window = layout
                 self.assertEqual(bits, same.setdefault((replicas, window), bits))
+
+    def test_exact_numerics_give_the_bits_of_one_rank(self):
+        layouts = [(1, 2, 0, "1f1b", "all"), (1, 3, 1, "gpipe", "1"), (2, 1, 0, "zb_h1", "all"), (2, 2, 2, "1f1b", "1"),
+                   (4, 3, 3, "1f1b", "all")]
+
+        def bits(layout):
+            steps = self.train(*layout, "training.numerics=exact")
+            return [(s["loss_bits"], s["gradient_norm_bits"], s["parameter_hash"]) for s in steps]
+
+        oracle = bits((1, 1, 0, "1f1b", "all"))
+        for layout in layouts:
+            with self.subTest(layout=layout):
+                self.assertEqual(bits(layout), oracle)
 
 
 if __name__ == "__main__":
