@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "coordinator/planner/simulator.h"
+#include "coordinator/planner/planner.h"
 
 namespace esteira {
 

@@ -57,7 +57,7 @@ VENDORS = {
     r"sqlite3\.h": ["coordinator/job"],
     r"prometheus/": ["common/observability", "coordinator/main.cc", "worker/main.cc"],
     r"yaml-cpp/": ["common/plan", "client"],
-    r"nlohmann/": ["common/checkpoint", "common/rpc", "client"],
+    r"nlohmann/": ["common/checkpoint", "common/rpc", "client", "worker/data"],
     r"spdlog/": ["common/base"],
     r"CLI/": ["client"],
 }
