@@ -25,9 +25,9 @@ struct Layout {
   int stages = 1;
   int chunks_per_stage = 1;
   int replicas = 1;
-  int zero = 0;                              // 0-3
-  std::string schedule = "1f1b";             // a name in planner/schedules
-  std::vector<StagePolicy> policies = {{}};  // by stage
+  int zero = 0;                                                     // 0-3
+  std::string schedule = "1f1b";                                    // a name in planner/schedules
+  std::vector<StagePolicy> policies = std::vector<StagePolicy>(1);  // by stage
   std::vector<int> boundaries;    // chunk c holds compute units [boundaries[c], boundaries[c+1])
   int64_t global_batch_size = 0;  // sequences
   int64_t micro_batch_size = 0;   // sequences, at most
