@@ -52,8 +52,8 @@ struct StepReport {
   bool skipped = false;
   NonFinite non_finite;
   double step_seconds = 0;
-  double compute_seconds = 0;        // the compute stream was busy
-  double bubble_seconds = 0;         // it waited for what other stages compute: common/plan/time_use.h
+  double compute_seconds = 0;  // the compute stream was busy
+  double bubble_seconds = 0;   // it waited for what other stages compute: common/plan/time_use.h
   double exposed_shard_seconds = 0;  // it waited for communication that computation could hide
   std::array<double, kNumOps> op_seconds{};
   std::array<int64_t, kNumOps> op_bytes{};  // moved by this rank

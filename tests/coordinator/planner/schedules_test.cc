@@ -143,8 +143,7 @@ TEST(SchedulesTest, BubblesAreThoseOfThePapers) {
 TEST(SchedulesTest, NoStageIsIdleInTheSteadyStateOfZeroBubbles) {
   for (int p : {2, 4, 8}) {
     const int m = 8 * p;
-    for (const auto& [name, chunks] :
-         {std::pair{"zb_h1", 1}, {"zb_h2", 1}, {"zb_v", 2}}) {
+    for (const auto& [name, chunks] : {std::pair{"zb_h1", 1}, {"zb_h2", 1}, {"zb_v", 2}}) {
       const PipelineTimes times = UnitTimes(name, p, m, chunks);
       for (size_t s = 0; s < static_cast<size_t>(p); ++s) {
         EXPECT_DOUBLE_EQ(IdleWithin(times, s, 6.0 * p * chunks, 3.0 * (m - p) * chunks), 0)
