@@ -5,7 +5,7 @@ import unittest
 from cluster import Cluster
 
 STAGES = 8
-PASS_SECONDS = 0.03
+PASS_SECONDS = 0.05
 MICRO_BATCHES = 16
 TOLERANCE = 0.05
 
@@ -36,11 +36,11 @@ class SyntheticTimingTest(unittest.TestCase):
 
     def measure(self, schedule, chunks, micro_batches):
         job = self.cluster.submit(f"model.num_layers={STAGES * chunks}", f"training.global_batch_size={micro_batches}",
-                                  "training.micro_batch_size=1", "training.steps=5",
+                                  "training.micro_batch_size=1", "training.steps=4", "training.validation_batches=1",
                                   f"parallelism.pipeline_stages={STAGES}", f"parallelism.chunks_per_stage={chunks}",
                                   "parallelism.replicas=1", "parallelism.zero=0",
                                   f"parallelism.pipeline_schedule={schedule}")
-        done = self.cluster.wait(job)
+        done = self.cluster.wait(job, timeout="110s")
         self.assertEqual(done.code, 0, done)
         return self.cluster.steps(job)[1:]
 
