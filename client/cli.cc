@@ -40,7 +40,8 @@ class CommandLine {
   void AddJobCommands();
   void AddRecords();
   void AddPlan();
-  void AddWorkersAndCheckpoints();
+  void AddWorkers();
+  void AddCheckpoints();
   void AddInference();
   void AddServerCommands();
   CLI::App& Add(CLI::App& parent, const std::string& name, const std::string& description,
@@ -60,6 +61,9 @@ class CommandLine {
   LogsOptions logs_;
   StepsOptions steps_;
   PlanOptions plan_;
+  DiffOptions diff_;
+  ExportCommandOptions export_;
+  std::string checkpoint_;
   LocalClusterOptions local_;
   std::string local_directory_;
   std::string server_;
@@ -82,7 +86,8 @@ void CommandLine::Build() {
   AddJobCommands();
   AddRecords();
   AddPlan();
-  AddWorkersAndCheckpoints();
+  AddWorkers();
+  AddCheckpoints();
   AddInference();
   AddServerCommands();
 }
@@ -221,7 +226,7 @@ void CommandLine::AddPlan() {
       "csv (the pipeline schedule), program (every instruction of every rank).");
 }
 
-void CommandLine::AddWorkersAndCheckpoints() {
+void CommandLine::AddWorkers() {
   CLI::App& workers = *app_.add_subcommand("workers", "The workers of a cluster");
   workers.require_subcommand(1);
   CLI::App& list =
@@ -233,13 +238,44 @@ void CommandLine::AddWorkersAndCheckpoints() {
   AddServer(describe, worker_.server);
   describe.add_option("worker", worker_.worker, "Worker id")->required();
   AddOutput(describe, worker_.output, {"table", "json"});
-  CLI::App& checkpoints = *app_.add_subcommand("checkpoints", "The checkpoints of a job");
+}
+
+void CommandLine::AddCheckpoints() {
+  CLI::App& checkpoints = *app_.add_subcommand(
+      "checkpoints",
+      "List, verify, compare and export checkpoints; only `list JOB` needs a cluster");
   checkpoints.require_subcommand(1);
-  CLI::App& of_job = Add(checkpoints, "list", "List a job's checkpoints",
-                         [this] { return ListCheckpoints(job_); });
-  AddServer(of_job, job_.server);
-  of_job.add_option("job", job_.job, "Job id")->required();
-  AddOutput(of_job, job_.output, {"table", "json"});
+  CLI::App& list = Add(checkpoints, "list", "List the checkpoints of a job or in a folder",
+                       [this] { return ListCheckpoints(job_); });
+  AddServer(list, job_.server);
+  list.add_option("job", job_.job,
+                  "Job id, or a folder (one that is there, or a path with a slash)")
+      ->required()
+      ->option_text("JOB|DIR");
+  AddOutput(list, job_.output, {"table", "json"});
+  CLI::App& verify =
+      Add(checkpoints, "verify", "Read every file and compare its digest; exit code 1: damaged",
+          [this] { return VerifyCheckpoints(checkpoint_); });
+  verify.add_option("dir", checkpoint_, "A checkpoint, or a folder of checkpoints")->required();
+  CLI::App& diff =
+      Add(checkpoints, "diff",
+          "Compare two checkpoints by parameter; exit code 0: equal bits, 1: different",
+          [this] { return DiffCheckpoints(diff_); });
+  diff.add_option("a", diff_.a, "A checkpoint, an export or a Hugging Face folder")->required();
+  diff.add_option("b", diff_.b, "The other one")->required();
+  diff.add_flag("--weights-only", diff_.weights_only, "Leave out the optimizer's state");
+  diff.add_flag("--all", diff_.all, "List equal tensors too");
+  CLI::App& out =
+      Add(checkpoints, "export", "Write the weights as a Hugging Face folder, whole or not at all",
+          [this] { return ExportCheckpoint(export_); });
+  out.add_option("dir", export_.folder, "A checkpoint, or a folder of checkpoints: the newest")
+      ->required();
+  out.add_option("out", export_.out, "Folder to make; one that holds something is refused")
+      ->required();
+  out.add_option("--dtype", export_.dtype, "Type of the weights (default: the checkpoint's)")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  out.add_option("--shard-size", export_.shard_size, "Most bytes in one file, e.g. 500MB or 2GiB")
+      ->capture_default_str();
 }
 
 void CommandLine::AddInference() {

@@ -32,6 +32,24 @@ ExitCode DescribeJob(const JobOptions& options);
 ExitCode CancelJob(const JobOptions& options);
 ExitCode ListCheckpoints(const JobOptions& options);
 
+// Whether it names a folder rather than a job: it has a slash, or is a folder that is there.
+bool IsCheckpointFolder(const std::string& job_or_folder);
+ExitCode ListCheckpointFolders(const std::string& directory, Output output);
+// `path`: a checkpoint, or a directory of them. Exit code 1 when one is damaged.
+ExitCode VerifyCheckpoints(const std::string& path);
+struct DiffOptions {
+  std::string a, b;
+  bool weights_only = false;
+  bool all = false;  // equal ones are listed too
+};
+ExitCode DiffCheckpoints(const DiffOptions& options);  // exit code 0 equal, 1 different
+struct ExportCommandOptions {
+  std::string folder, out;
+  std::string dtype;  // empty: that of the checkpoint's weights
+  std::string shard_size = "2GiB";
+};
+ExitCode ExportCheckpoint(const ExportCommandOptions& options);
+
 struct WorkerOptions {
   std::string server, worker;
   Output output = Output::kTable;

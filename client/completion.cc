@@ -10,7 +10,7 @@ _esteira() {
     1:*) words="local submit list describe wait cancel logs steps plan workers checkpoints generate evaluate health version completion" ;;
     2:local) words="up down status" ;;
     2:workers) words="list describe" ;;
-    2:checkpoints) words="list" ;;
+    2:checkpoints) words="list verify diff export" ;;
     2:completion) words="bash" ;;
     *:submit) words="--file --set --follow --dry-run --name --priority --request-id --output --server --help" ;;
     *:local) words="--workers --device --synthetic-pass-seconds --synthetic-flops --slow-down --threads --dir --port --help" ;;
@@ -18,6 +18,8 @@ _esteira() {
     *:logs) words="--follow --rank --tail --server --help" ;;
     *:steps) words="--follow --output --server --help" ;;
     *:wait) words="--for --timeout --server --help" ;;
+    *:checkpoints) words="--weights-only --all --dtype --shard-size --output --server --help"
+      COMPREPLY=($(compgen -W "$words" -- "$word") $(compgen -d -- "$word")); return ;;
     *:generate) words="--prompt --tokens --temperature --seed --help" ;;
     *:evaluate) words="--data --help" ;;
     *) words="--server --output --help" ;;

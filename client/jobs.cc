@@ -191,6 +191,7 @@ ExitCode CancelJob(const JobOptions& options) {
 }
 
 ExitCode ListCheckpoints(const JobOptions& options) {
+  if (IsCheckpointFolder(options.job)) return ListCheckpointFolders(options.job, options.output);
   return WithConnection(options.server, [&](const Connection& connection) -> absl::Status {
     v1::ListCheckpointsResponse response;
     RETURN_IF_ERROR(connection.ListCheckpoints(options.job, response));
@@ -198,10 +199,12 @@ ExitCode ListCheckpoints(const JobOptions& options) {
       std::cout << ToPrettyJson(response) << "\n";
       return absl::OkStatus();
     }
-    std::vector<std::vector<std::string>> rows = {{"STEP", "SIZE", "AGE", "PATH"}};
+    std::vector<std::vector<std::string>> rows = {{"STEP", "SIZE", "AGE", "SAVE", "STALL", "PATH"}};
     for (const v1::CheckpointInfo& checkpoint : response.checkpoints()) {
       rows.push_back({absl::StrCat(checkpoint.step()), FormatBytes(checkpoint.bytes()),
-                      FormatAge(checkpoint.time(), absl::Now()), checkpoint.path()});
+                      FormatAge(checkpoint.time(), absl::Now()),
+                      FormatSeconds(checkpoint.save_seconds()),
+                      FormatSeconds(checkpoint.stall_seconds()), checkpoint.path()});
     }
     PrintTable(rows, std::cout);
     return absl::OkStatus();

@@ -24,6 +24,9 @@ const char* WhatToDo(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return "Correct what is named above and try again; README.md, \"The job file\", lists the "
              "fields.";
+    case absl::StatusCode::kDataLoss:
+      return "Use another checkpoint or copy; `esteira checkpoints verify DIR` names what is "
+             "damaged.";
     default: return "The coordinator's log may say more.";
   }
 }

@@ -1,6 +1,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -10,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/digest.h"
 #include "common/checkpoint/json_fields.h"
+#include "common/checkpoint/model_config.h"
 
 namespace esteira {
 namespace {
@@ -19,11 +21,13 @@ using nlohmann::json;
 constexpr absl::string_view kStepPrefix = "step-";
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
-bool IsStepFolder(const std::string& name) {
+std::optional<int64_t> StepOf(const std::string& name) {
   int64_t step = 0;
-  return absl::StartsWith(name, kStepPrefix) &&
-         absl::SimpleAtoi(absl::string_view(name).substr(kStepPrefix.size()), &step) && step >= 0 &&
-         name == StepFolderName(step);
+  const bool is_step =
+      absl::StartsWith(name, kStepPrefix) &&
+      absl::SimpleAtoi(absl::string_view(name).substr(kStepPrefix.size()), &step) && step >= 0 &&
+      name == StepFolderName(step);
+  return is_step ? std::optional<int64_t>(step) : std::nullopt;
 }
 
 absl::StatusOr<std::string> DigestOf(FileSystem& files, const std::string& path, int64_t bytes) {
@@ -46,6 +50,25 @@ std::string SizeFault(FileSystem& files, const std::string& folder, const Manife
   return absl::StrCat(file.name, " has ", *bytes, " bytes instead of ", file.bytes);
 }
 
+absl::Status FaultsToStatus(const std::string& folder, std::vector<std::string> faults) {
+  faults.erase(std::remove(faults.begin(), faults.end(), ""), faults.end());
+  if (faults.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("checkpoint ", folder, " is damaged: ", absl::StrJoin(faults, "; ")));
+}
+
+absl::StatusOr<Manifest> WholeManifest(FileSystem& files, const std::string& folder, int64_t step) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, folder));
+  RETURN_IF_ERROR(VerifySizes(files, folder, manifest));
+  if (manifest.step != step) {
+    return absl::DataLossError(
+        absl::StrCat("checkpoint ", folder, " holds step ", manifest.step, ": it was renamed"));
+  }
+  return manifest;
+}
+
+}  // namespace
+
 std::string DigestFault(FileSystem& files, const std::string& folder, const ManifestFile& file) {
   std::string fault = SizeFault(files, folder, file);
   if (!fault.empty()) return fault;
@@ -55,15 +78,6 @@ std::string DigestFault(FileSystem& files, const std::string& folder, const Mani
              ? ""
              : absl::StrCat(file.name, " has another digest: its bytes have changed");
 }
-
-absl::Status FaultsToStatus(const std::string& folder, std::vector<std::string> faults) {
-  faults.erase(std::remove(faults.begin(), faults.end(), ""), faults.end());
-  if (faults.empty()) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("checkpoint ", folder, " is damaged: ", absl::StrJoin(faults, "; ")));
-}
-
-}  // namespace
 
 std::string StepFolderName(int64_t step) { return absl::StrFormat("step-%08d", step); }
 
@@ -78,22 +92,29 @@ std::string PrintIndex(const std::map<std::string, std::string>& file_of_tensor,
   return PrintJson({{"metadata", {{"total_size", total_bytes}}}, {"weight_map", file_of_tensor}});
 }
 
-absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(FileSystem& files,
-                                                             const std::string& directory) {
-  std::vector<CheckpointEntry> checkpoints;
-  if (!files.Exists(directory)) return checkpoints;
+absl::StatusOr<std::vector<StepFolder>> ListStepFolders(FileSystem& files,
+                                                        const std::string& directory) {
+  std::vector<StepFolder> folders;
+  if (!files.Exists(directory)) return folders;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   for (const std::string& name : names) {
-    if (!IsStepFolder(name)) continue;
+    const std::optional<int64_t> step = StepOf(name);
+    if (!step) continue;
     const std::string path = absl::StrCat(directory, "/", name);
-    absl::StatusOr<Manifest> manifest = ReadManifest(files, path);
-    if (!manifest.ok() || !VerifySizes(files, path, *manifest).ok()) continue;
-    checkpoints.push_back({path, *std::move(manifest)});
+    folders.push_back({path, *step, WholeManifest(files, path, *step)});
   }
-  std::stable_sort(checkpoints.begin(), checkpoints.end(),
-                   [](const CheckpointEntry& a, const CheckpointEntry& b) {
-                     return a.manifest.step > b.manifest.step;
-                   });
+  std::sort(folders.begin(), folders.end(),
+            [](const StepFolder& a, const StepFolder& b) { return a.step > b.step; });
+  return folders;
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(FileSystem& files,
+                                                             const std::string& directory) {
+  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListStepFolders(files, directory));
+  std::vector<CheckpointEntry> checkpoints;
+  for (StepFolder& folder : folders) {
+    if (folder.manifest.ok()) checkpoints.push_back({folder.path, *std::move(folder.manifest)});
+  }
   return checkpoints;
 }
 
@@ -124,6 +145,18 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& folder) {
   for (const ManifestFile& file : manifest.files)
     faults.push_back(DigestFault(files, folder, file));
   return FaultsToStatus(folder, std::move(faults));
+}
+
+absl::StatusOr<std::string> FindModelFolder(FileSystem& files, const std::string& path) {
+  if (!files.Exists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
+  if (files.Exists(absl::StrCat(path, "/", kModelConfigName))) return path;
+  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> checkpoints, ListCheckpoints(files, path));
+  if (checkpoints.empty()) {
+    return absl::NotFoundError(absl::StrCat(path,
+                                            " is no model and holds no checkpoint: it has neither ",
+                                            kModelConfigName, " nor a whole folder step-*"));
+  }
+  return checkpoints.front().path;
 }
 
 }  // namespace esteira

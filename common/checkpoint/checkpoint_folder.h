@@ -2,6 +2,7 @@
 // only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,7 +18,12 @@
 
 namespace esteira {
 
+inline constexpr char kSingleFileName[] = "model.safetensors";  // of a model in one file
 inline constexpr char kIndexName[] = "model.safetensors.index.json";
+// In a checkpoint directory: the name of the folder that was completed last, as one line.
+inline constexpr char kLatestName[] = "latest";
+// The tensors of a parameter in the optimizer files: NAME and one of these.
+inline constexpr std::array<const char*, 3> kStateSuffixes = {".master", ".exp_avg", ".exp_avg_sq"};
 
 // "step-00000200", and the name under which it is written: ".tmp-step-00000200".
 std::string StepFolderName(int64_t step);
@@ -28,13 +34,23 @@ std::string ShardFileName(absl::string_view prefix, int number, int count);
 std::string PrintIndex(const std::map<std::string, std::string>& file_of_tensor,
                        int64_t total_bytes);
 
+// A folder step-* of a checkpoint directory, whatever it holds.
+struct StepFolder {
+  std::string path;
+  int64_t step = 0;                   // by its name
+  absl::StatusOr<Manifest> manifest;  // or why it is no whole checkpoint: digests are not checked
+};
+
+// All of them, newest first. A directory that is not there holds none.
+absl::StatusOr<std::vector<StepFolder>> ListStepFolders(FileSystem& files,
+                                                        const std::string& directory);
+
 struct CheckpointEntry {
   std::string path;
   Manifest manifest;
 };
 
-// The checkpoints in `directory`, newest first: folders step-* with a readable manifest whose files
-// all have their sizes. Digests are not checked. A directory that is not there holds none.
+// Those that are whole, as far as sizes tell.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(FileSystem& files,
                                                              const std::string& directory);
 
@@ -42,9 +58,15 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(FileSystem& files,
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& folder);
 // Every file of the manifest has its size. DataLoss names each that has not.
 absl::Status VerifySizes(FileSystem& files, const std::string& folder, const Manifest& manifest);
+// What is wrong with one file of a folder, or empty: reads all of it in pieces.
+std::string DigestFault(FileSystem& files, const std::string& folder, const ManifestFile& file);
 // Every file has its size and digest; reads all of them in pieces. DataLoss names each that has
 // not.
 absl::Status VerifyCheckpoint(FileSystem& files, const std::string& folder);
+
+// The folder that holds the model: `path` when it has a config.json, else the newest whole
+// checkpoint in it. NotFound when there is neither.
+absl::StatusOr<std::string> FindModelFolder(FileSystem& files, const std::string& path);
 
 // The header of a safetensors file. Errors name the path.
 absl::StatusOr<SafetensorsFile> ReadSafetensorsHeader(FileSystem& files, const std::string& path);
@@ -55,7 +77,7 @@ class TensorFolder {
  public:
   // By kIndexName, or else model.safetensors. `files` outlives it.
   static absl::StatusOr<TensorFolder> OpenModel(FileSystem& files, const std::string& folder);
-  // The optimizer-*.safetensors of a checkpoint.
+  // The optimizer-*.safetensors of a checkpoint; of a folder without a manifest, nothing.
   static absl::StatusOr<TensorFolder> OpenOptimizer(FileSystem& files, const std::string& folder);
 
   struct Location {
@@ -66,8 +88,9 @@ class TensorFolder {
   const std::map<std::string, Location>& tensors() const { return tensors_; }
   // NotFound names the tensor and the folder; DataLoss when its shape is another.
   absl::StatusOr<Location> Find(const std::string& name, const std::vector<int64_t>& shape) const;
-  // The whole tensor as fp32 (stored as fp32 or bf16), in pieces.
-  absl::Status ReadFp32(const Location& location, std::span<float> values) const;
+  // Elements of the tensor from `first` on as fp32 (stored as fp32 or bf16), in pieces. They lie
+  // within the tensor.
+  absl::Status ReadFp32(const Location& location, std::span<float> values, int64_t first = 0) const;
 
  private:
   TensorFolder(FileSystem& files, std::string folder)

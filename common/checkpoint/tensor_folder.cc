@@ -14,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kSingleFileName[] = "model.safetensors";
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 
 absl::StatusOr<std::set<std::string>> FilesOfIndex(const std::string& text) {
@@ -76,6 +75,7 @@ absl::StatusOr<TensorFolder> TensorFolder::OpenModel(FileSystem& files, const st
 absl::StatusOr<TensorFolder> TensorFolder::OpenOptimizer(FileSystem& files,
                                                          const std::string& folder) {
   TensorFolder tensors(files, folder);
+  if (!files.Exists(absl::StrCat(folder, "/", kManifestName))) return tensors;
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, folder));
   for (const ManifestFile& file : manifest.files) {
     if (absl::StartsWith(file.name, "optimizer-")) RETURN_IF_ERROR(tensors.AddFile(file.name));
@@ -111,27 +111,29 @@ absl::StatusOr<TensorFolder::Location> TensorFolder::Find(const std::string& nam
   return found->second;
 }
 
-absl::Status TensorFolder::ReadFp32(const Location& location, std::span<float> values) const {
+absl::Status TensorFolder::ReadFp32(const Location& location, std::span<float> values,
+                                    int64_t first) const {
   const std::string path = folder_ + "/" + location.file;
   const TensorEntry& entry = location.entry;
-  CHECK(static_cast<int64_t>(values.size()) == entry.elements());
+  const auto size = static_cast<int64_t>(values.size());
+  CHECK(first >= 0 && size <= entry.elements() - first);
   if (entry.type != ElementType::kFp32 && entry.type != ElementType::kBf16) {
     return absl::DataLossError(
         absl::StrCat(path, ": tensor ", entry.name, " is neither fp32 nor bf16"));
   }
+  const int64_t offset = location.offset + first * BytesOf(entry.type);
   if (entry.type == ElementType::kFp32) {
     return files_->ReadAt(
-        path, location.offset,
-        std::span<char>(reinterpret_cast<char*>(values.data()), values.size_bytes()));
+        path, offset, std::span<char>(reinterpret_cast<char*>(values.data()), values.size_bytes()));
   }
-  std::vector<uint16_t> piece(static_cast<size_t>(std::min(kPieceElements, entry.elements())));
-  for (int64_t first = 0; first < entry.elements(); first += kPieceElements) {
-    const auto count = static_cast<size_t>(std::min(kPieceElements, entry.elements() - first));
+  std::vector<uint16_t> piece(static_cast<size_t>(std::min(kPieceElements, size)));
+  for (int64_t done = 0; done < size; done += kPieceElements) {
+    const auto count = static_cast<size_t>(std::min(kPieceElements, size - done));
     RETURN_IF_ERROR(
-        files_->ReadAt(path, location.offset + first * 2,
+        files_->ReadAt(path, offset + done * 2,
                        std::span<char>(reinterpret_cast<char*>(piece.data()), count * 2)));
     WidenBf16(std::span<const uint16_t>(piece.data(), count),
-              values.subspan(static_cast<size_t>(first), count));
+              values.subspan(static_cast<size_t>(done), count));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,7 @@
 #include "common/checkpoint/trainer_state.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/json_fields.h"
@@ -57,6 +59,24 @@ absl::StatusOr<LearningRateSchedule> ParseSchedule(const json& object) {
   return absl::DataLossError(absl::StrCat("decay \"", decay, "\" is not known"));
 }
 
+absl::StatusOr<std::vector<DataIdentity>> ParseTrain(const json& object) {
+  const auto found = object.find("train");
+  if (found == object.end() || !found->is_array()) {
+    return absl::DataLossError("field \"train\" is not a list");
+  }
+  std::vector<DataIdentity> train;
+  for (const json& entry : *found) {
+    if (!entry.is_object()) return absl::DataLossError("field \"train\" holds no objects");
+    DataIdentity identity;
+    ASSIGN_OR_RETURN(identity.path, StringField(entry, "path"));
+    ASSIGN_OR_RETURN(identity.weight, NumberField(entry, "weight"));
+    ASSIGN_OR_RETURN(identity.bytes, IntField(entry, "bytes"));
+    ASSIGN_OR_RETURN(identity.sha256, StringField(entry, "sample_sha256"));
+    train.push_back(std::move(identity));
+  }
+  return train;
+}
+
 absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, "it"));
   TrainerState state;
@@ -72,12 +92,15 @@ absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
   ASSIGN_OR_RETURN(state.adamw, ParseAdamW(adamw));
   ASSIGN_OR_RETURN(const json schedule, ObjectField(object, "schedule"));
   ASSIGN_OR_RETURN(state.schedule, ParseSchedule(schedule));
+  ASSIGN_OR_RETURN(state.tokenizer, StringField(object, "tokenizer"));
+  ASSIGN_OR_RETURN(state.train, ParseTrain(object));
   return state;
 }
 
 }  // namespace
 
-TrainerState MakeTrainerState(const JobSpec& job, int64_t step, int64_t updates) {
+TrainerState MakeTrainerState(const JobSpec& job, std::vector<DataIdentity> train, int64_t step,
+                              int64_t updates) {
   TrainerState state;
   state.step = step;
   state.updates = updates;
@@ -89,6 +112,8 @@ TrainerState MakeTrainerState(const JobSpec& job, int64_t step, int64_t updates)
   state.gradient_clip_norm = job.gradient_clip_norm;
   state.adamw = job.adamw;
   state.schedule = job.schedule;
+  state.tokenizer = job.tokenizer;
+  state.train = std::move(train);
   return state;
 }
 
@@ -102,6 +127,13 @@ std::string PrintTrainerState(const TrainerState& state) {
                          {"decay", NameOf(state.schedule.decay)},
                          {"final_ratio", state.schedule.final_ratio},
                          {"decay_steps", state.schedule.decay_steps}};
+  json train = json::array();
+  for (const DataIdentity& data : state.train) {
+    train.push_back({{"path", data.path},
+                     {"weight", data.weight},
+                     {"bytes", data.bytes},
+                     {"sample_sha256", data.sha256}});
+  }
   return PrintJson({{"step", state.step},
                     {"optimizer_updates", state.updates},
                     {"next_sample", state.next_sample},
@@ -111,7 +143,9 @@ std::string PrintTrainerState(const TrainerState& state) {
                     {"sequence_length", state.sequence_length},
                     {"gradient_clip_norm", state.gradient_clip_norm},
                     {"adamw", adamw},
-                    {"schedule", schedule}});
+                    {"schedule", schedule},
+                    {"tokenizer", state.tokenizer},
+                    {"train", train}});
 }
 
 absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text) {

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/checkpoint/data_identity.h"
 #include "common/plan/job_spec.h"
 
 namespace esteira {
@@ -24,9 +26,13 @@ struct TrainerState {
   double gradient_clip_norm = 0;
   AdamWOptions adamw;
   LearningRateSchedule schedule;
+  std::string tokenizer;            // as in a job file
+  std::vector<DataIdentity> train;  // of data.train, in its order
 };
 
-TrainerState MakeTrainerState(const JobSpec& job, int64_t step, int64_t updates);
+// `train`: of the job's data, as IdentifyData told it before the first step.
+TrainerState MakeTrainerState(const JobSpec& job, std::vector<DataIdentity> train, int64_t step,
+                              int64_t updates);
 
 std::string PrintTrainerState(const TrainerState& state);
 absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text);  // DataLoss names the field

@@ -55,6 +55,17 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
       lines_dropped_(CounterOf(
           registry, "esteira_worker_dropped_log_lines_total",
           "Lines of the trainer's output that came faster than the coordinator took them")),
+      checkpoint_seconds_(HistogramOf(registry, "esteira_worker_checkpoint_seconds",
+                                      "Duration of this rank's part of a save that succeeded, from "
+                                      "the end of its step",
+                                      StepSecondsBuckets())),
+      checkpoint_stall_seconds_(
+          HistogramOf(registry, "esteira_worker_checkpoint_stall_seconds",
+                      "Time of a save in which this rank could not train: waiting for the save "
+                      "before, and copying",
+                      StepSecondsBuckets())),
+      checkpoint_failures_(CounterOf(registry, "esteira_worker_checkpoint_failures_total",
+                                     "Saves that failed; the earlier checkpoints stay")),
       connected_(GaugeOf(registry, "esteira_worker_connected",
                          "1 while the session with the coordinator is open")),
       memory_bytes_per_second_(GaugeOf(registry, "esteira_worker_memory_bytes_per_second",
@@ -101,6 +112,15 @@ void WorkerMetrics::ObserveStep(const StepObservation& step) {
   for (const auto& [operation, bytes] : step.bytes_moved) {
     bytes_moved_.at({transport, Known(kOperations, operation)})
         ->Increment(static_cast<double>(bytes));
+  }
+}
+
+void WorkerMetrics::ObserveCheckpoint(bool failed, absl::Duration duration, absl::Duration stall) {
+  checkpoint_stall_seconds_.Observe(absl::ToDoubleSeconds(stall));
+  if (failed) {
+    checkpoint_failures_.Increment();
+  } else {
+    checkpoint_seconds_.Observe(absl::ToDoubleSeconds(duration));
   }
 }
 

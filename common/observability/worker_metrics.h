@@ -44,6 +44,8 @@ class WorkerMetrics {
   void ObserveStep(const StepObservation& step);
   void ObserveStart();
   void ObserveExit(ExitCause cause);
+  // A save of a checkpoint that ended, well or not; `stall`: the part in which no step could run.
+  void ObserveCheckpoint(bool failed, absl::Duration duration, absl::Duration stall);
   void CountDroppedLine();
   void SetConnected(bool connected);
   // What the device achieves, in the two precisions and from memory; 0: not known.
@@ -59,6 +61,9 @@ class WorkerMetrics {
   prometheus::Counter& messages_dropped_;
   prometheus::Counter& trainer_starts_;
   prometheus::Counter& lines_dropped_;
+  prometheus::Histogram& checkpoint_seconds_;
+  prometheus::Histogram& checkpoint_stall_seconds_;
+  prometheus::Counter& checkpoint_failures_;
   prometheus::Gauge& connected_;
   prometheus::Gauge& memory_bytes_per_second_;
   std::map<std::string, prometheus::Gauge*> flops_;  // by precision

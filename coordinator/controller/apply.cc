@@ -119,6 +119,15 @@ void ApplyReport(Turn& turn, const Place& place, const CheckpointRecord& checkpo
   turn.out.changed_jobs.insert(place.active.job.id);
 }
 
+// A worker that was not told that it is on disk sends it again.
+void ApplyReport(Turn& turn, const Place& place, const NoticeReport& notice) {
+  Job& job = place.active.job;
+  if (!IsTraining(place.active)) return;
+  if (job.reason == notice.reason && job.message == notice.message) return;
+  if (notice.step) job.step = std::max(job.step, *notice.step);
+  turn.NoteJob(place.active, notice.reason, notice.message);
+}
+
 bool IsGood(const ExitReport& exit) {
   return exit.exit_code == 0 && exit.signal == 0 && !exit.out_of_memory;
 }

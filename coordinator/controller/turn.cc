@@ -32,6 +32,13 @@ void Turn::MoveJob(ActiveJob& active, JobState to, const std::string& reason,
   }
 }
 
+void Turn::NoteJob(ActiveJob& active, const std::string& reason, const std::string& message) {
+  Job& job = active.job;
+  out.writes.push_back(AppendTransition{job.id, Note(job, reason, message, now)});
+  SaveJob(active);
+  log.With("job", job.id).With("epoch", job.epoch).With("reason", reason).Info(message);
+}
+
 void Turn::SaveJob(const ActiveJob& active) {
   Job job = active.job;
   // Neither is written by an update; the spec may be large.

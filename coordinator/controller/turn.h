@@ -58,6 +58,8 @@ class Turn {
 
   void MoveJob(ActiveJob& active, JobState to, const std::string& reason,
                const std::string& message);
+  // An event within the job's present state.
+  void NoteJob(ActiveJob& active, const std::string& reason, const std::string& message);
   // Writes the job's present fields without a transition.
   void SaveJob(const ActiveJob& active);
 

@@ -51,9 +51,17 @@ struct FailedReport {
   bool consequence = false;
   int64_t step = 0;
 };
+// Becomes an event of the job. `step`: where the job stands.
+struct NoticeReport {
+  std::string reason;
+  std::string message;
+  std::optional<int64_t> step;
+};
 struct TrainerReport {
   Assignment place;
-  std::variant<ReadyReport, StepPart, LogReport, CheckpointRecord, ExitReport, FailedReport> body;
+  std::variant<ReadyReport, StepPart, LogReport, CheckpointRecord, NoticeReport, ExitReport,
+               FailedReport>
+      body;
 };
 
 struct WorkerMessage {

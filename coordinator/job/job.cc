@@ -16,6 +16,13 @@ const JobTransition& Transition(Job& job, JobState state, const std::string& rea
   return job.transitions.emplace_back(JobTransition{state, reason, message, now});
 }
 
+const JobTransition& Note(Job& job, const std::string& reason, const std::string& message,
+                          absl::Time now) {
+  job.reason = reason;
+  job.message = message;
+  return job.transitions.emplace_back(JobTransition{job.state, reason, message, now});
+}
+
 Job MakeQueuedJob(int64_t sequence, absl::Time now) {
   Job job;
   job.sequence = sequence;

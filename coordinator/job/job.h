@@ -34,6 +34,8 @@ struct CheckpointRecord {
   int64_t step = 0;
   int64_t bytes = 0;
   absl::Time time;
+  double save_seconds = 0;
+  double stall_seconds = 0;
 };
 
 // What users are told of a job's plan.
@@ -74,6 +76,10 @@ struct Job {
 // Moves `job` to `state` and records it. The edge must be allowed.
 const JobTransition& Transition(Job& job, JobState state, const std::string& reason,
                                 const std::string& message, absl::Time now);
+
+// An event that leaves the job in its state: it has the last word on the job, too.
+const JobTransition& Note(Job& job, const std::string& reason, const std::string& message,
+                          absl::Time now);
 
 // A new job in state QUEUED.
 Job MakeQueuedJob(int64_t sequence, absl::Time now);

@@ -185,11 +185,15 @@ v1::CheckpointInfo EncodeCheckpoint(const CheckpointRecord& checkpoint) {
   message.set_step(checkpoint.step);
   message.set_bytes(checkpoint.bytes);
   *message.mutable_time() = EncodeTime(checkpoint.time);
+  message.set_save_seconds(checkpoint.save_seconds);
+  message.set_stall_seconds(checkpoint.stall_seconds);
   return message;
 }
 
 CheckpointRecord DecodeCheckpoint(const v1::CheckpointInfo& message) {
-  return {message.path(), message.step(), message.bytes(), DecodeTime(message.time())};
+  return {message.path(),         message.step(),
+          message.bytes(),        DecodeTime(message.time()),
+          message.save_seconds(), message.stall_seconds()};
 }
 
 }  // namespace esteira

@@ -64,6 +64,12 @@ CheckpointRecord DecodeCheckpointReport(const v1::CheckpointInfo& message) {
   return checkpoint;
 }
 
+NoticeReport DecodeNotice(const v1::Notice& message) {
+  NoticeReport notice{message.reason(), message.message(), std::nullopt};
+  if (message.has_step()) notice.step = message.step();
+  return notice;
+}
+
 absl::StatusOr<TrainerReport> DecodeReport(const v1::TrainerReport& message) {
   TrainerReport report;
   report.place = Assignment{message.job_id(), message.epoch(), message.rank()};
@@ -82,6 +88,9 @@ absl::StatusOr<TrainerReport> DecodeReport(const v1::TrainerReport& message) {
     case v1::TrainerReport::kCheckpoint:
       report.body = DecodeCheckpointReport(message.checkpoint());
       return report;
+    case v1::TrainerReport::kNotice: report.body = DecodeNotice(message.notice()); return report;
+    case v1::TrainerReport::kCheckpointSave:
+      return absl::InvalidArgumentError("a report of a save, which is the daemon's own");
     case v1::TrainerReport::kExited: report.body = DecodeExit(message.exited()); return report;
     case v1::TrainerReport::kFailed: report.body = DecodeFailed(message.failed()); return report;
     case v1::TrainerReport::BODY_NOT_SET: break;

@@ -261,14 +261,6 @@ class RefusalTest(unittest.TestCase):
         self.assertEqual(self.cluster.wait(job).code, 1)
         self.assertIn("/no/such/corpus.txt", json.dumps(self.cluster.describe(job)["failures"]))
 
-    def test_a_checkpoint_that_cannot_be_continued_is_not_overwritten(self):
-        one = ["parallelism.pipeline_stages=1", "parallelism.replicas=1", f"checkpoint.directory={self.cluster.root}/ckpt",
-               "checkpoint.resume=auto"]
-        self.assertEqual(self.cluster.wait(self.cluster.submit(*one)).code, 0)
-        again = self.cluster.submit(*one)
-        self.assertEqual(self.cluster.wait(again).code, 1)
-        self.assertIn("checkpoint.resume", self.cluster.describe(again)["message"])
-
     def test_two_clusters_side_by_side(self):
         other = Cluster(workers=1)
         try:

@@ -207,6 +207,12 @@ v1::TrainerReport Agent::NewReport() const {
 void Agent::OnReport(int64_t life, v1::TrainerReport report) {
   if (life != life_) return;
   if (report.has_step()) metrics_.ObserveStep(Observe(report.step()));
+  if (report.has_checkpoint_save()) {
+    const v1::CheckpointSave& save = report.checkpoint_save();
+    metrics_.ObserveCheckpoint(save.failed(), absl::Seconds(save.seconds()),
+                               absl::Seconds(save.stall_seconds()));
+    return;
+  }
   session_->Report(std::move(report));
 }
 

@@ -94,21 +94,40 @@ absl::StatusOr<std::vector<RankOutcome>> GatherOutcomes(Transport& transport,
   return outcomes;
 }
 
-absl::Status BroadcastStatus(Transport& transport, const absl::Status& status,
-                             absl::Duration timeout) {
+absl::StatusOr<std::string> BroadcastText(Transport& transport,
+                                          const absl::StatusOr<std::string>& text,
+                                          absl::Duration timeout) {
   const Tag tag{kCheckpointVerdictTag, 0, 0};
-  OutcomeRecord record = Pack({status, {}});
+  OutcomeRecord record = Pack({text.status(), {}});
+  if (text.ok() && text->size() > kMessageBytes) {
+    record = Pack({absl::InvalidArgumentError(absl::StrCat(
+                       "a text of ", text->size(), " bytes is too long for the other ranks")),
+                   {}});
+  } else if (text.ok()) {
+    CopyText(*text, record.message, kMessageBytes);
+  }
   if (transport.rank() != 0) {
     RETURN_IF_ERROR(
         RunOne(transport, {Transfer::Direction::kReceive, 0, tag, BytesOfRecord(record)}, timeout));
-    return Unpack(record).status;
+  } else {
+    std::vector<Transfer> transfers;
+    for (int rank = 1; rank < transport.size(); ++rank) {
+      transfers.push_back({Transfer::Direction::kSend, rank, tag, BytesOfRecord(record)});
+    }
+    RETURN_IF_ERROR(transport.Run(transfers, timeout));
+    RETURN_IF_ERROR(text.status());  // not shortened
   }
-  std::vector<Transfer> transfers;
-  for (int rank = 1; rank < transport.size(); ++rank) {
-    transfers.push_back({Transfer::Direction::kSend, rank, tag, BytesOfRecord(record)});
-  }
-  RETURN_IF_ERROR(transport.Run(transfers, timeout));
-  return Unpack(record).status;
+  RETURN_IF_ERROR(Unpack(record).status);
+  return TextOf(record.message, kMessageBytes);
+}
+
+absl::Status BroadcastStatus(Transport& transport, const absl::Status& status,
+                             absl::Duration timeout) {
+  return BroadcastText(
+             transport,
+             status.ok() ? absl::StatusOr<std::string>("") : absl::StatusOr<std::string>(status),
+             timeout)
+      .status();
 }
 
 absl::Status FirstFailure(const std::vector<RankOutcome>& outcomes) {

@@ -29,6 +29,11 @@ absl::StatusOr<std::vector<RankOutcome>> GatherOutcomes(Transport& transport,
 absl::Status BroadcastStatus(Transport& transport, const absl::Status& status,
                              absl::Duration timeout);
 
+// Every rank receives rank 0's text, or its failure. A text that is too long is a failure.
+absl::StatusOr<std::string> BroadcastText(Transport& transport,
+                                          const absl::StatusOr<std::string>& text,
+                                          absl::Duration timeout);
+
 // The failure of the lowest rank that failed, naming it.
 absl::Status FirstFailure(const std::vector<RankOutcome>& outcomes);
 

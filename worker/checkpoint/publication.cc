@@ -35,8 +35,24 @@ bool HasText(const JobSpec& job) {
 
 }  // namespace
 
-Publication::Publication(const JobSpec& job, int64_t step, FileSystem& files)
+absl::Status UndoReplacements(FileSystem& files, const std::string& directory) {
+  if (!files.Exists(directory)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kReplacedPrefix)) continue;
+    const std::string replaced = absl::StrCat(directory, "/", name);
+    const std::string original =
+        absl::StrCat(directory, "/", name.substr(absl::string_view(kReplacedPrefix).size()));
+    RETURN_IF_ERROR(files.Exists(original) ? files.RemoveAll(replaced)
+                                           : files.Rename(replaced, original));
+  }
+  return absl::OkStatus();
+}
+
+Publication::Publication(const JobSpec& job, const std::vector<DataIdentity>& train, int64_t step,
+                         FileSystem& files)
     : job_(job),
+      train_(train),
       step_(step),
       files_(files),
       path_(absl::StrCat(job.checkpoint_directory, "/", StepFolderName(step))),
@@ -44,22 +60,14 @@ Publication::Publication(const JobSpec& job, int64_t step, FileSystem& files)
 
 absl::Status Publication::Begin() {
   RETURN_IF_ERROR(files_.CreateDirectories(job_.checkpoint_directory));
+  RETURN_IF_ERROR(UndoReplacements(files_, job_.checkpoint_directory));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(job_.checkpoint_directory));
   for (const std::string& name : names) {
-    const std::string path = absl::StrCat(job_.checkpoint_directory, "/", name);
-    if (absl::StartsWith(name, kReplacedPrefix)) RETURN_IF_ERROR(Restore(path));
-    if (IsLeftover(name)) RETURN_IF_ERROR(files_.RemoveAll(path));
+    if (!IsLeftover(name)) continue;
+    RETURN_IF_ERROR(files_.RemoveAll(absl::StrCat(job_.checkpoint_directory, "/", name)));
   }
   RETURN_IF_ERROR(CheckReplaceable());
   return files_.CreateDirectories(temporary_);
-}
-
-absl::Status Publication::Restore(const std::string& replaced) {
-  const size_t name = replaced.rfind(kReplacedPrefix);
-  const std::string original =
-      replaced.substr(0, name) + replaced.substr(name + absl::string_view(kReplacedPrefix).size());
-  if (files_.Exists(original)) return files_.RemoveAll(replaced);
-  return files_.Rename(replaced, original);
 }
 
 absl::StatusOr<int64_t> Publication::Finish(int64_t updates,
@@ -105,8 +113,8 @@ absl::StatusOr<std::string> Publication::MakeIndex(const std::vector<ManifestFil
 absl::Status Publication::WriteSmallFiles(int64_t updates, std::vector<ManifestFile>& files) {
   RETURN_IF_ERROR(
       WriteFile(kModelConfigName, PrintModelConfig({job_.model, job_.precision}), files));
-  RETURN_IF_ERROR(WriteFile(kTrainerStateName,
-                            PrintTrainerState(MakeTrainerState(job_, step_, updates)), files));
+  RETURN_IF_ERROR(WriteFile(
+      kTrainerStateName, PrintTrainerState(MakeTrainerState(job_, train_, step_, updates)), files));
   if (!HasText(job_)) return absl::OkStatus();
   RETURN_IF_ERROR(WriteFile(kTokenizerName, PrintByteTokenizer(job_.model.vocab_size), files));
   return WriteFile(kTokenizerConfigName, PrintTokenizerConfig(job_.model.max_sequence_length),
@@ -147,6 +155,11 @@ absl::Status Publication::GiveName() {
   }
   files_.RemoveAll(replaced).IgnoreError();
   return absl::OkStatus();
+}
+
+absl::Status Publication::PointLatest() {
+  return WriteFileAtomically(files_, absl::StrCat(job_.checkpoint_directory, "/", kLatestName),
+                             StepFolderName(step_) + "\n");
 }
 
 absl::Status Publication::Prune(int64_t keep) {

@@ -7,16 +7,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
+#include "common/checkpoint/data_identity.h"
 #include "common/checkpoint/manifest.h"
 #include "common/plan/job_spec.h"
 
 namespace esteira {
 
+// Gives a checkpoint back its name that an interrupted replacement had moved aside.
+absl::Status UndoReplacements(FileSystem& files, const std::string& directory);
+
 // What rank 0 does around the stages' files: makes the temporary folder, completes it, and gives it
 // its name. All effects on folders of a checkpoint directory are here. Not thread-safe.
 class Publication {
  public:
-  Publication(const JobSpec& job, int64_t step, FileSystem& files);
+  // `train`: as IdentifyData told it. The arguments outlive this.
+  Publication(const JobSpec& job, const std::vector<DataIdentity>& train, int64_t step,
+              FileSystem& files);
 
   const std::string& path() const { return path_; }  // of the finished checkpoint
   const std::string& temporary_path() const { return temporary_; }
@@ -30,6 +36,8 @@ class Publication {
   absl::StatusOr<int64_t> Finish(int64_t updates, std::vector<ManifestFile> stage_files);
   // Removes the temporary folder.
   void Discard();
+  // Names the checkpoint in `latest`.
+  absl::Status PointLatest();
   // Removes whole checkpoints of earlier steps, so that with this one `keep` are left.
   absl::Status Prune(int64_t keep);
 
@@ -40,10 +48,10 @@ class Publication {
                          std::vector<ManifestFile>& files);
   absl::Status CheckReplaceable();
   absl::Status GiveName();
-  absl::Status Restore(const std::string& replaced);  // what an interrupted GiveName moved aside
   absl::Status RemoveCheckpoint(const std::string& path);
 
   const JobSpec& job_;
+  const std::vector<DataIdentity>& train_;
   int64_t step_;
   FileSystem& files_;
   std::string path_;

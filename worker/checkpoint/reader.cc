@@ -8,26 +8,9 @@
 #include "common/checkpoint/tokenizer_files.h"
 
 namespace esteira {
-namespace {
-
-// The folder that holds the model: `path`, or the newest checkpoint in it.
-absl::StatusOr<std::string> FindFolder(FileSystem& files, const std::string& path) {
-  if (!files.Exists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
-  if (files.Exists(absl::StrCat(path, "/", kModelConfigName))) return path;
-  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> checkpoints, ListCheckpoints(files, path));
-  if (checkpoints.empty()) {
-    return absl::NotFoundError(absl::StrCat(path,
-                                            " is no model and holds no checkpoint: it has neither ",
-                                            kModelConfigName, " nor a whole folder step-*"));
-  }
-  return checkpoints.front().path;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(FileSystem& files,
                                                                          const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string folder, FindFolder(files, path));
+  ASSIGN_OR_RETURN(const std::string folder, FindModelFolder(files, path));
   const auto path_of = [&](const char* name) { return absl::StrCat(folder, "/", name); };
   if (files.Exists(path_of(kManifestName))) RETURN_IF_ERROR(VerifyCheckpoint(files, folder));
   ASSIGN_OR_RETURN(const std::string config_text, files.Read(path_of(kModelConfigName)));

@@ -1,7 +1,6 @@
 #include "worker/checkpoint/stage_files.h"
 
 #include <algorithm>
-#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -9,9 +8,6 @@
 
 namespace esteira {
 namespace {
-
-constexpr std::array<const char*, kNumStateBuffers> kSuffixes = {".master", ".exp_avg",
-                                                                 ".exp_avg_sq"};
 
 std::vector<TensorEntry> WeightEntries(const std::vector<UnitSpec>& units, ElementType type) {
   std::vector<TensorEntry> entries;
@@ -27,7 +23,7 @@ std::vector<TensorEntry> WeightEntries(const std::vector<UnitSpec>& units, Eleme
 std::vector<TensorEntry> OptimizerEntries(const std::vector<UnitSpec>& units) {
   std::vector<TensorEntry> entries;
   for (const UnitSpec& unit : units) {
-    for (const char* suffix : kSuffixes) {
+    for (const char* suffix : kStateSuffixes) {
       for (const ParameterSpec& parameter : unit.parameters) {
         entries.push_back(
             {absl::StrCat(parameter.name, suffix), ElementType::kFp32, parameter.shape});

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "common/checkpoint/tensor_file.h"
 #include "common/plan/model_spec.h"
 #include "worker/checkpoint/agreement.h"
-#include "worker/checkpoint/tensor_file.h"
 
 namespace esteira {
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/plan/shard_map.h"
 #include "worker/communication/transport.h"
 #include "worker/engine/engine.h"
@@ -14,7 +15,7 @@
 namespace esteira {
 
 // The three buffers of a unit's state, in the order in which they travel.
-inline constexpr int kNumStateBuffers = 3;
+inline constexpr int kNumStateBuffers = static_cast<int>(kStateSuffixes.size());
 std::span<float> StateBuffer(const UnitState& state, int buffer);  // 0 master, 1 m, 2 v
 
 // The replicas' shards of one state buffer, put together at replica 0 in pieces, so that memory

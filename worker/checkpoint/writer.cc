@@ -35,10 +35,12 @@ absl::Status ExplainFullDisk(const absl::Status& status, const std::string& dire
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const JobSpec& job, const Layout& layout, int rank,
+CheckpointWriter::CheckpointWriter(const JobSpec& job, const Layout& layout,
+                                   std::vector<DataIdentity> train, int rank,
                                    absl::Duration timeout, FileSystem& files, Transport& transport)
     : job_(job),
       layout_(layout),
+      train_(std::move(train)),
       rank_(rank),
       timeout_(timeout),
       files_(files),
@@ -46,7 +48,7 @@ CheckpointWriter::CheckpointWriter(const JobSpec& job, const Layout& layout, int
 
 absl::StatusOr<CheckpointResult> CheckpointWriter::Write(int64_t step, int64_t updates,
                                                          std::vector<UnitState> states) {
-  Publication publication(job_, step, files_);
+  Publication publication(job_, train_, step, files_);
   RETURN_IF_ERROR(
       BroadcastStatus(transport_, rank_ == 0 ? publication.Begin() : absl::OkStatus(), timeout_));
   CheckpointResult result;
@@ -63,7 +65,11 @@ absl::StatusOr<CheckpointResult> CheckpointWriter::Write(int64_t step, int64_t u
   }();
   if (rank_ == 0 && !status.ok()) publication.Discard();
   RETURN_IF_ERROR(status);
-  if (rank_ == 0) result.pruned = publication.Prune(job_.checkpoints_to_keep);
+  if (rank_ == 0) {
+    // While `latest` names an older one, none is removed.
+    result.cleanup = publication.PointLatest();
+    if (result.cleanup.ok()) result.cleanup = publication.Prune(job_.checkpoints_to_keep);
+  }
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
+#include "common/checkpoint/data_identity.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/layout.h"
 #include "worker/communication/transport.h"
@@ -18,9 +19,9 @@ struct RankOutcome;
 
 struct CheckpointResult {
   std::string path;
-  int64_t bytes = 0;    // rank 0 only
-  absl::Status pruned;  // rank 0 only: why an older checkpoint could not be removed; the new one is
-                        // good all the same
+  int64_t bytes = 0;     // rank 0 only
+  absl::Status cleanup;  // rank 0 only: why `latest` could not be pointed at it, or an older
+                         // checkpoint not be removed; the new one is good all the same
 };
 
 // One rank's part of writing checkpoints: collective over all ranks of the epoch. Within a stage
@@ -30,15 +31,16 @@ struct CheckpointResult {
 // system. Not thread-safe.
 class CheckpointWriter {
  public:
-  // `timeout` is for one message. `files` and `transport` outlive the writer; no step may run
-  // during Write.
-  CheckpointWriter(const JobSpec& job, const Layout& layout, int rank, absl::Duration timeout,
-                   FileSystem& files, Transport& transport);
+  // `timeout` is for one message. `train`: as IdentifyData told it. `files` and `transport` outlive
+  // the writer. Steps may run during Write, since its messages have tags of their own.
+  CheckpointWriter(const JobSpec& job, const Layout& layout, std::vector<DataIdentity> train,
+                   int rank, absl::Duration timeout, FileSystem& files, Transport& transport);
 
-  // Writes <job.checkpoint_directory>/step-00000200 and then removes older checkpoints beyond
-  // checkpoints_to_keep (0: none; those of later steps are left alone). `updates`: Engine::updates.
-  // `states`: Engine::States. A failure on any rank is returned on every rank,
-  // and leaves the earlier checkpoints as they were.
+  // Writes <job.checkpoint_directory>/step-00000200, names it in `latest`, and then
+  // removes older checkpoints beyond checkpoints_to_keep (0: none; those of later steps are left
+  // alone). `updates`: Engine::updates.
+  // `states`: Engine::States, or a copy while steps run. A failure on any rank is returned on every
+  // rank, and leaves the earlier checkpoints as they were.
   absl::StatusOr<CheckpointResult> Write(int64_t step, int64_t updates,
                                          std::vector<UnitState> states);
 
@@ -50,6 +52,7 @@ class CheckpointWriter {
 
   JobSpec job_;
   Layout layout_;
+  std::vector<DataIdentity> train_;
   int rank_;
   absl::Duration timeout_;
   FileSystem& files_;

@@ -88,9 +88,11 @@ class ProgramEngine : public Engine {
   absl::StatusOr<StepReport> Step(int64_t step, const SampleReader& samples, bool hash) override;
   absl::StatusOr<double> Evaluate(int64_t batches, const SampleReader& samples) override;
   std::vector<UnitState> States() override;
+  absl::Status Restore(int64_t updates, const StateSource& source) override;
   int64_t updates() const override { return updates_; }
 
  private:
+  absl::Status SetWeights(const StateSource& masters);
   absl::Status ReadSamples(const Program& program, int64_t first, const SampleReader& samples);
   absl::Status Run(const PreparedProgram& prepared, const RunSettings& settings);
   RunSettings TrainSettings(double learning_rate) const;
@@ -150,7 +152,16 @@ ProgramEngine::ProgramEngine(const Plan& plan, const JobSpec& job, const EngineO
                                                    .all = *all_});
 }
 
-absl::Status ProgramEngine::SetInitialWeights() {
+template <typename Visit>
+void ProgramEngine::ForEachOwned(const Visit& visit) const {
+  for (int index : train_.program.units) {
+    const UnitSpec& spec = units_[static_cast<size_t>(index)];
+    const UnitMemory* unit = memory_->unit(index);
+    if (unit != nullptr && spec.owner < 0) visit(index, spec, *unit);
+  }
+}
+
+absl::Status ProgramEngine::SetWeights(const StateSource& masters) {
   for (int index : train_.program.units) {
     const UnitMemory* unit = memory_->unit(index);
     if (unit == nullptr || unit->parameters.data() == nullptr) continue;
@@ -158,19 +169,44 @@ absl::Status ProgramEngine::SetInitialWeights() {
     const Range held = unit->parameters.range();
     ASSIGN_OR_RETURN(Buffer buffer, device_.Allocate(held.size() * BytesOf(ElementType::kFp32),
                                                      MemoryKind::kOther));
-    const FlatPart initial(std::move(buffer), held, ElementType::kFp32);
+    const FlatPart values(std::move(buffer), held, ElementType::kFp32);
     // Padding stays zero.
     const Range real = {held.begin, std::max(held.begin, std::min(held.end, spec.flat_elements))};
-    InitialWeights(spec, job_.seed, real,
-                   {initial.All().as<float>(), static_cast<size_t>(real.size())});
+    RETURN_IF_ERROR(masters(index, 0, real.begin,
+                            {values.All().as<float>(), static_cast<size_t>(real.size())}));
     Stream& stream = queues_[Queue::kCompute];
-    kernels_.Convert(initial.All(), unit->parameters.All(), stream);
+    kernels_.Convert(values.All(), unit->parameters.All(), stream);
     if (spec.owner < 0) {
-      kernels_.Convert(initial.Elements(unit->valid), unit->master.All(), stream);
+      kernels_.Convert(values.Elements(unit->valid), unit->master.All(), stream);
     }
     RETURN_IF_ERROR(queues_.Synchronize());
   }
   return absl::OkStatus();
+}
+
+absl::Status ProgramEngine::SetInitialWeights() {
+  return SetWeights([this](int unit, int, int64_t begin, std::span<float> values) {
+    InitialWeights(units_[static_cast<size_t>(unit)], job_.seed,
+                   {begin, begin + static_cast<int64_t>(values.size())}, values);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ProgramEngine::Restore(int64_t updates, const StateSource& source) {
+  RETURN_IF_ERROR(SetWeights(source));
+  absl::Status status;
+  ForEachOwned([&](int index, const UnitSpec& spec, const UnitMemory& unit) {
+    int buffer = 1;
+    for (const FlatPart* moment : {&unit.m, &unit.v}) {
+      const Range held = moment->range();
+      const Range real = {held.begin, std::max(held.begin, std::min(held.end, spec.flat_elements))};
+      if (!status.ok()) return;
+      status = source(index, buffer++, real.begin,
+                      {moment->All().as<float>(), static_cast<size_t>(real.size())});
+    }
+  });
+  updates_ = updates;
+  return status;
 }
 
 absl::Status ProgramEngine::ReadSamples(const Program& program, int64_t first,
@@ -280,15 +316,6 @@ absl::StatusOr<double> ProgramEngine::Evaluate(int64_t batches, const SampleRead
         absl::StrCat("no target in ", batches, " batches of the validation data counts"));
   }
   return Agree(total).loss;
-}
-
-template <typename Visit>
-void ProgramEngine::ForEachOwned(const Visit& visit) const {
-  for (int index : train_.program.units) {
-    const UnitSpec& spec = units_[static_cast<size_t>(index)];
-    const UnitMemory* unit = memory_->unit(index);
-    if (unit != nullptr && spec.owner < 0) visit(index, spec, *unit);
-  }
 }
 
 std::vector<UnitState> ProgramEngine::States() {

@@ -69,6 +69,12 @@ struct UnitState {
   std::span<float> master, m, v;
 };
 
+// Saved state of a unit: fills `values` with the elements of buffer `buffer` (0 master, 1 first
+// moment, 2 second moment) of its flat buffer from `begin` on; gaps are zero. `unit` may be the
+// head end of a tied table, whose master is its owner's.
+using StateSource =
+    std::function<absl::Status(int unit, int buffer, int64_t begin, std::span<float> values)>;
+
 struct EngineOptions {
   int rank = 0;
   absl::Duration operation_timeout = absl::Minutes(5);
@@ -95,6 +101,10 @@ class Engine {
   // range of the whole): ShardMap::Valid of each unit, without those where it is empty. Head ends
   // of tied tables are left out.
   virtual std::vector<UnitState> States() = 0;
+  // Before the first step: takes over the state that `source` holds, as if this engine had made
+  // `updates` updates itself. Parameters are made from the masters as STEP makes them; each rank
+  // reads what it holds, and nothing is communicated. After a failure the engine is of no use.
+  virtual absl::Status Restore(int64_t updates, const StateSource& source) = 0;
   // Number of optimizer updates made so far (steps less skipped ones).
   virtual int64_t updates() const = 0;
 };

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_folder.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/plan_codec.h"
 #include "common/plan/validate.h"
@@ -16,23 +15,14 @@ namespace {
 
 absl::Status OpenData(Setup& setup) {
   ASSIGN_OR_RETURN(setup.train, DataSet::Open(setup.job.train, setup.job, true));
+  if (!setup.job.checkpoint_directory.empty()) {
+    RealFileSystem files;
+    ASSIGN_OR_RETURN(setup.train_identity, IdentifyData(files, setup.job.train));
+  }
   if (!setup.job.validation.empty()) {
     ASSIGN_OR_RETURN(setup.validation, DataSet::Open(setup.job.validation, setup.job, false));
   }
   return absl::OkStatus();
-}
-
-// Starting anew beside a checkpoint that the job asks to continue would weaken what was asked for.
-absl::Status CheckNothingToResume(const JobSpec& job) {
-  if (!job.resume_if_found) return absl::OkStatus();
-  RealFileSystem files;
-  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> found,
-                   ListCheckpoints(files, job.checkpoint_directory));
-  if (found.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("checkpoint.resume is auto and ", found.front().path,
-                   " is there, but continuing from a checkpoint is not built in; name another "
-                   "checkpoint.directory, or set checkpoint.resume=never to start anew"));
 }
 
 // A directory that cannot be written would be found out by the first save, a training too late.
@@ -65,7 +55,6 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   setup.epoch = configure.epoch();
   setup.job_id = configure.job_id();
   setup.operation_timeout = absl::Milliseconds(configure.operation_timeout_ms());
-  RETURN_IF_ERROR(CheckNothingToResume(setup.job));
   RETURN_IF_ERROR(OpenCheckpointDirectory(setup));
   RETURN_IF_ERROR(OpenData(setup));
   ASSIGN_OR_RETURN(setup.compute, MakeCompute(options.compute));

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
+#include "common/checkpoint/data_identity.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/plan.h"
 #include "esteira/v1/worker.pb.h"
@@ -25,6 +28,7 @@ struct Setup {
   absl::Duration operation_timeout;
   Compute compute;
   std::unique_ptr<DataSet> train, validation;  // validation: null when the job has none
+  std::vector<DataIdentity> train_identity;    // of a job with a checkpoint directory
   std::unique_ptr<UcxEndpoint> endpoint;
   std::unique_ptr<FileLock> checkpoint_lock;  // rank 0 of a job that writes checkpoints
 };

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "tests/fakes/fake_file_system.h"
@@ -56,7 +57,21 @@ TEST_F(CheckpointFolderTest, ListsWholeCheckpointsNewestFirst) {
   Put("/ckpt/step-00000015/", 15);
   files_.Overwrite("/ckpt/step-00000015/manifest.json", "{");
   EXPECT_THAT(Listed(), testing::ElementsAre(10, 9, 2));
+  Put("/ckpt/step-00000016/", 17);  // renamed
+  EXPECT_THAT(Listed(), testing::ElementsAre(10, 9, 2));
   EXPECT_TRUE(ListCheckpoints(files_, "/nowhere")->empty());
+
+  const auto folders = *ListStepFolders(files_, "/ckpt");
+  std::vector<std::string> described;
+  for (const StepFolder& folder : folders) {
+    described.push_back(absl::StrCat(folder.step, " ", folder.manifest.status().message()));
+  }
+  EXPECT_THAT(described,
+              testing::ElementsAre(HasSubstr("16 checkpoint /ckpt/step-00000016 holds step 17"),
+                                   HasSubstr("15 checkpoint /ckpt/step-00000015: manifest.json"),
+                                   HasSubstr("14 checkpoint /ckpt/step-00000014 is damaged: y has"),
+                                   HasSubstr("13 /ckpt/step-00000013 is not a checkpoint"), "10 ",
+                                   "9 ", "2 "));
 }
 
 TEST_F(CheckpointFolderTest, DamageIsNamed) {
@@ -106,6 +121,12 @@ TEST_F(TensorFolderTest, ReadsFp32AndBf16OfASingleFile) {
   read.resize(3);
   ASSERT_TRUE(folder->ReadFp32(*folder->Find("b", {3, 1}), read).ok());
   EXPECT_THAT(read, testing::ElementsAre(1.5F, -2.0F, 9.18354962e-41F));
+  std::vector<float> part(2);
+  ASSERT_TRUE(folder->ReadFp32(*folder->Find("b", {3, 1}), part, 1).ok());
+  EXPECT_THAT(part, testing::ElementsAre(-2.0F, 9.18354962e-41F));
+  part.resize(1);
+  ASSERT_TRUE(folder->ReadFp32(*folder->Find("a", {2}), part, 1).ok());
+  EXPECT_THAT(part, testing::ElementsAre(-2.0F));
   EXPECT_EQ(folder->Find("c", {2}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(folder->Find("b", {3}).status().ToString(), HasSubstr("shape [3, 1] instead of [3]"));
 }

@@ -19,8 +19,12 @@ JobSpec SomeJob() {
   return job;
 }
 
+std::vector<DataIdentity> SomeData() {
+  return {{"/data/a.txt", 0.1, 77, "ab"}, {"b.bin", 2, 0, ""}};
+}
+
 TEST(TrainerStateTest, RoundTripToTheBit) {
-  const TrainerState state = MakeTrainerState(SomeJob(), 30, 29);
+  const TrainerState state = MakeTrainerState(SomeJob(), SomeData(), 30, 29);
   auto parsed = ParseTrainerState(PrintTrainerState(state));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->step, 30);
@@ -35,16 +39,39 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
   EXPECT_EQ(parsed->adamw.weight_decay, 0.05);
   EXPECT_EQ(parsed->schedule.decay, Decay::kWsd);
   EXPECT_EQ(parsed->schedule.decay_steps, 77);
+  EXPECT_EQ(parsed->tokenizer, "bytes");
+  EXPECT_EQ(parsed->train, SomeData());
   EXPECT_EQ(PrintTrainerState(*parsed), PrintTrainerState(state));
 }
 
 // Whichever field is missing or of another type is named.
 TEST(TrainerStateTest, EveryFieldIsAskedFor) {
-  const std::string text = PrintTrainerState(MakeTrainerState(SomeJob(), 30, 29));
-  for (const char* field : {"step", "optimizer_updates", "next_sample", "seed", "steps",
-                            "global_batch_size", "sequence_length", "gradient_clip_norm", "adamw",
-                            "learning_rate", "beta1", "beta2", "epsilon", "weight_decay",
-                            "schedule", "warmup_steps", "decay", "final_ratio", "decay_steps"}) {
+  const std::string text = PrintTrainerState(MakeTrainerState(SomeJob(), SomeData(), 30, 29));
+  for (const char* field : {"step",
+                            "optimizer_updates",
+                            "next_sample",
+                            "seed",
+                            "steps",
+                            "global_batch_size",
+                            "sequence_length",
+                            "gradient_clip_norm",
+                            "adamw",
+                            "learning_rate",
+                            "beta1",
+                            "beta2",
+                            "epsilon",
+                            "weight_decay",
+                            "schedule",
+                            "warmup_steps",
+                            "decay",
+                            "final_ratio",
+                            "decay_steps",
+                            "tokenizer",
+                            "train",
+                            "path",
+                            "weight",
+                            "bytes",
+                            "sample_sha256"}) {
     std::string broken = text;
     const std::string quoted = "\"" + std::string(field) + "\":";
     ASSERT_NE(broken.find(quoted), std::string::npos) << field;

@@ -121,6 +121,21 @@ TEST(WorkerMetrics, KnownSeriesAreThereAtZeroAndUnknownOnesAreOther) {
   EXPECT_THAT(text, HasSubstr("esteira_worker_trainer_exits_total{cause=\"signal\"} 1"));
 }
 
+TEST(WorkerMetrics, SavesOfCheckpoints) {
+  prometheus::Registry registry;
+  WorkerMetrics metrics(registry);
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_checkpoint_failures_total 0"));
+  EXPECT_THAT(Text(registry), HasSubstr("esteira_worker_checkpoint_seconds_count 0"));
+  metrics.ObserveCheckpoint(false, absl::Seconds(2), absl::Seconds(0.25));
+  metrics.ObserveCheckpoint(true, absl::Seconds(9), absl::Seconds(0.5));
+  const std::string text = Text(registry);
+  EXPECT_THAT(text, HasSubstr("esteira_worker_checkpoint_seconds_count 1"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_checkpoint_seconds_sum 2"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_checkpoint_stall_seconds_count 2"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_checkpoint_stall_seconds_sum 0.75"));
+  EXPECT_THAT(text, HasSubstr("esteira_worker_checkpoint_failures_total 1"));
+}
+
 TEST(WorkerMetrics, RatesOfTheDevice) {
   prometheus::Registry registry;
   WorkerMetrics metrics(registry);

@@ -385,6 +385,37 @@ TEST_F(ControllerTest, LogsCheckpointsAndValidationAreKept) {
               HasSubstr("[5,3,5]"));
 }
 
+// A notice is the job's last word and one of its events, and leaves its state; a job that goes on
+// from a checkpoint stands at its step.
+TEST_F(ControllerTest, NoticesAreEventsOfTheJob) {
+  RunJob(1);
+  const size_t before = Find("job-1").transitions.size();
+  const NoticeReport resumed{"RESUMED", "continues from step 7", 7};
+  Report("a", Place(0), resumed);
+  Job job = Find("job-1");
+  EXPECT_EQ(job.state, JobState::kRunning);
+  EXPECT_EQ(job.step, 7);
+  EXPECT_EQ(job.message, "continues from step 7");
+  ASSERT_EQ(job.transitions.size(), before + 1);
+  EXPECT_EQ(job.transitions.back().state, JobState::kRunning);
+  EXPECT_EQ(job.transitions.back().reason, "RESUMED");
+  Report("a", Place(0), resumed);  // sent again
+  Report("a", Place(0), Step(7));  // not of this job
+  EXPECT_EQ(Find("job-1").transitions.size(), before + 1);
+  Report("a", Place(0), Step(8));
+  EXPECT_EQ(Find("job-1").step, 8);
+  EXPECT_THAT(*store_->ListSteps("job-1", 1, 10), SizeIs(1));
+  Report("a", Place(0), NoticeReport{"CHECKPOINT_FAILED", "no space", std::nullopt});
+  Report("a", Place(0), Step(9));
+  job = Find("job-1");
+  EXPECT_EQ(job.step, 9);
+  EXPECT_EQ(job.message, "no space");
+  Report("a", Place(0), Exit(0));
+  job = Find("job-1");
+  EXPECT_EQ(job.state, JobState::kSucceeded);
+  EXPECT_EQ(job.transitions.size(), before + 3);
+}
+
 TEST_F(ControllerTest, WithAFullDiskNothingIsAcknowledgedAndNothingIsLost) {
   RunJob(1);
   store_->full = true;

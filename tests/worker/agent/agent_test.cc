@@ -110,8 +110,13 @@ TEST_F(AgentTest, ATrainersLifeFromConfigureToItsExit) {
   EXPECT_TRUE(Finish().ok());
   int steps = 0;
   const FakeCoordinator::Streams streams = coordinator_.streams();
-  for (const v1::WorkerMessage& message : streams[0].messages) steps += message.report().has_step();
+  for (const v1::WorkerMessage& message : streams[0].messages) {
+    steps += message.report().has_step();
+    EXPECT_FALSE(message.report().has_checkpoint_save()) << "the daemon's own";
+  }
   EXPECT_EQ(steps, 3);
+  EXPECT_THAT(Metrics(), HasSubstr("esteira_worker_checkpoint_seconds_sum 4"));
+  EXPECT_THAT(Metrics(), HasSubstr("esteira_worker_checkpoint_stall_seconds_sum 1"));
   EXPECT_THAT(Metrics(), HasSubstr("esteira_worker_dropped_messages_total 5"));
 }
 

@@ -30,6 +30,10 @@ void ReportSteps(Channel& channel, const v1::Configure& configure) {
     report.mutable_step()->set_messages_dropped(step == 2 ? 5 : 0);
     channel.Write(report).IgnoreError();
   }
+  v1::TrainerReport report = ReportOf(configure);
+  report.mutable_checkpoint_save()->set_seconds(4);
+  report.mutable_checkpoint_save()->set_stall_seconds(1);
+  channel.Write(report).IgnoreError();
 }
 
 int Run(const std::string& mode) {

@@ -25,7 +25,7 @@ class CheckpointFaultTest : public testing::Test {
 
   // Everything under a checkpoint's name is a whole checkpoint, and the old one is among them.
   void ExpectOnlyWholeCheckpoints(FileSystem& files) {
-    const auto names = *files.List("/ckpt");
+    const auto names = CheckpointsIn(files);
     for (const std::string& name : names) {
       if (name[0] == '.') continue;
       EXPECT_TRUE(VerifyCheckpoint(files, "/ckpt/" + name).ok()) << name;
@@ -60,7 +60,7 @@ TEST_F(CheckpointFaultTest, OneOperationFails) {
     }
     ExpectOnlyWholeCheckpoints(files_);
     EXPECT_EQ(files_.Exists(kNew), !failed) << operation;
-    EXPECT_EQ(files_.List("/ckpt")->size(), failed ? 1u : 2u)
+    EXPECT_EQ(CheckpointsIn(files_).size(), failed ? 1u : 2u)
         << operation;  // nothing temporary is left
     failures += failed ? 1 : 0;
     ASSERT_TRUE(files_.RemoveAll(kNew).ok());
@@ -81,7 +81,7 @@ TEST_F(CheckpointFaultTest, EverythingFailsFromAnOperationOnAsIfTheProcessesHadD
     // The next attempt is not hindered by what was left.
     auto results = group.Write(job_, 2, files_);
     ASSERT_TRUE(results[0].ok()) << operation << " " << results[0].status();
-    EXPECT_EQ(files_.List("/ckpt")->size(), 2u) << operation;
+    EXPECT_EQ(CheckpointsIn(files_).size(), 2u) << operation;
     ASSERT_TRUE(files_.RemoveAll(kNew).ok());
   }
   EXPECT_GT(failures, 30);
@@ -98,7 +98,7 @@ TEST_F(CheckpointFaultTest, TheDiskFillsUpAnywhere) {
     for (const auto& result : results) {
       EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
     }
-    EXPECT_EQ(files_.List("/ckpt")->size(), 1u) << room;
+    EXPECT_EQ(CheckpointsIn(files_).size(), 1u) << room;
   }
   EXPECT_TRUE(files_.Exists(kNew));
 }
@@ -138,13 +138,13 @@ TEST_F(CheckpointFaultTest, NoRoomForTwoKeepsTheFirstAndSaysWhy) {
       EXPECT_THAT(result.status().ToString(),
                   testing::HasSubstr("/ckpt must have room for one checkpoint more"));
     }
-    EXPECT_THAT(*files_.List("/ckpt"), testing::ElementsAre("step-00000001"));
+    EXPECT_THAT(CheckpointsIn(files_), testing::ElementsAre("step-00000001"));
     ExpectOnlyWholeCheckpoints(files_);
   }
   FaultyFileSystem roomy(files_);
   roomy.FailAfterBytes(bytes * 2);
   ASSERT_TRUE(group.Write(job_, 6, roomy)[0].ok());
-  EXPECT_THAT(*files_.List("/ckpt"), testing::ElementsAre("step-00000006"));
+  EXPECT_THAT(CheckpointsIn(files_), testing::ElementsAre("step-00000006"));
 }
 
 // While one checkpoint takes the name of another of the same step, the old one is never gone from
@@ -163,6 +163,29 @@ TEST_F(CheckpointFaultTest, ReplacingTheSameStepNeverLosesIt) {
   }
 }
 
+// `latest` is written last; while it names an older checkpoint, that one stays.
+TEST_F(CheckpointFaultTest, AFailureToPointLatestLosesNothing) {
+  job_.checkpoints_to_keep = 1;
+  Group group(1, 1);
+  bool seen = false;
+  for (int operation = 0;; ++operation) {
+    ASSERT_TRUE(files_.RemoveAll("/ckpt").ok());
+    ASSERT_TRUE(group.Write(job_, 1, files_)[0].ok());
+    FaultyFileSystem faulty(files_);
+    faulty.FailOnce(operation, absl::ResourceExhaustedError("no space left on device"));
+    const auto result = group.Write(job_, 2, faulty)[0];
+    const std::string latest = *files_.Read("/ckpt/latest");
+    EXPECT_TRUE(VerifyCheckpoint(files_, "/ckpt/" + latest.substr(0, latest.size() - 1)).ok());
+    if (result.ok() && latest == "step-00000001\n") {
+      seen = true;
+      EXPECT_EQ(result->cleanup.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_TRUE(VerifyCheckpoint(files_, kNew).ok());
+    }
+    if (operation >= faulty.operations()) break;
+  }
+  EXPECT_TRUE(seen);
+}
+
 TEST_F(CheckpointFaultTest, AFailureToRemoveOldOnesIsReportedAndLosesNothing) {
   job_.checkpoints_to_keep = 1;
   Group group(1, 1);
@@ -177,7 +200,7 @@ TEST_F(CheckpointFaultTest, AFailureToRemoveOldOnesIsReportedAndLosesNothing) {
     faulty.FailOnce(operation, absl::PermissionDeniedError("no"));
     const auto result = group.Write(job_, 2, faulty)[0];
     ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->pruned.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(result->cleanup.code(), absl::StatusCode::kPermissionDenied);
     EXPECT_TRUE(VerifyCheckpoint(files_, kNew).ok());
   }
 }

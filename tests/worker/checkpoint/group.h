@@ -27,6 +27,14 @@ inline JobSpec SmallJob(Architecture architecture, bool tied, Precision precisio
   return job;
 }
 
+// What stands in the checkpoint directory beside `latest`, which every write leaves there.
+inline std::vector<std::string> CheckpointsIn(FileSystem& files) {
+  std::vector<std::string> names = *files.List("/ckpt");
+  std::erase(names, "latest");
+  std::erase(names, "latest.tmp");  // of a write of it that was interrupted
+  return names;
+}
+
 // All ranks of a layout in one process, with states made by a formula of (unit, buffer, element,
 // salt).
 class Group {
@@ -52,7 +60,7 @@ class Group {
       threads.emplace_back([&, rank] {
         const auto index = static_cast<size_t>(rank);
         OwnedStates owned = MakeStates(job.model, rank, salt);
-        CheckpointWriter writer(job, layout_, rank, absl::Seconds(30), *files[index],
+        CheckpointWriter writer(job, layout_, {}, rank, absl::Seconds(30), *files[index],
                                 *transports[index]);
         results[index] = writer.Write(step, step - 1, owned.states);
       });

@@ -13,8 +13,12 @@ using testing::HasSubstr;
 class ReaderTest : public testing::Test {
  protected:
   ReaderTest() : job_(SmallJob(Architecture::kGpt2, true, Precision::kFp32)) {
-    CHECK(Group(2, 2).Write(job_, 9, files_)[0].ok());
-    CHECK(Group(1, 3).Write(job_, 10, files_)[0].ok());
+    Write(9, 2, 2);
+    Write(10, 1, 3);
+  }
+  void Write(int64_t step, int stages, int replicas) {
+    Group group(stages, replicas);
+    CHECK(group.Write(job_, step, files_)[0].ok());
   }
   std::string ErrorOf(const std::string& path) {
     return CheckpointReader::Open(files_, path).status().ToString();

@@ -74,7 +74,7 @@ TEST_P(WriterLayoutTest, TheTensorsDoNotDependOnTheLayout) {
         EXPECT_EQ(result->path, "/ckpt/step-00000200");
       }
       EXPECT_TRUE(VerifyCheckpoint(files, "/ckpt/step-00000200").ok());
-      EXPECT_EQ(files.List("/ckpt")->size(), 1u);
+      EXPECT_EQ(CheckpointsIn(files).size(), 1u);
       ExpectTensors(files, job, "/ckpt/step-00000200");
     }
   }
@@ -168,22 +168,24 @@ TEST(WriterTest, KeepsTheNewestOnes) {
     job.checkpoints_to_keep = keep;
     auto results = group.Write(job, step, files);
     ASSERT_TRUE(results[0].ok()) << results[0].status();
-    ASSERT_TRUE(results[0]->pruned.ok());
+    ASSERT_TRUE(results[0]->cleanup.ok());
   };
   for (int64_t step = 1; step <= 4; ++step) write(step, 0);
-  EXPECT_EQ(files.List("/ckpt")->size(), 4u);
+  EXPECT_EQ(CheckpointsIn(files).size(), 4u);
+  EXPECT_EQ(*files.Read("/ckpt/latest"), "step-00000004\n");
   write(5, 3);
-  EXPECT_THAT(*files.List("/ckpt"),
+  EXPECT_THAT(CheckpointsIn(files),
               testing::ElementsAre("step-00000003", "step-00000004", "step-00000005"));
   // A damaged one does not count as one that is kept.
   ASSERT_TRUE(files.RemoveAll("/ckpt/step-00000005/manifest.json").ok());
   write(6, 3);
-  EXPECT_THAT(*files.List("/ckpt"), testing::ElementsAre("step-00000003", "step-00000004",
+  EXPECT_THAT(CheckpointsIn(files), testing::ElementsAre("step-00000003", "step-00000004",
                                                          "step-00000005", "step-00000006"));
   // Those of later steps belong to another run.
   write(4, 1);
-  EXPECT_THAT(*files.List("/ckpt"),
+  EXPECT_THAT(CheckpointsIn(files),
               testing::ElementsAre("step-00000004", "step-00000005", "step-00000006"));
+  EXPECT_EQ(*files.Read("/ckpt/latest"), "step-00000004\n");
 }
 
 TEST(WriterTest, ACheckpointOfTheSameStepIsReplaced) {
@@ -195,7 +197,7 @@ TEST(WriterTest, ACheckpointOfTheSameStepIsReplaced) {
   ASSERT_TRUE(group.Write(job, 3, files, 2)[0].ok());
   EXPECT_NE(*files.Read("/ckpt/step-00000003/manifest.json"), before);
   EXPECT_TRUE(VerifyCheckpoint(files, "/ckpt/step-00000003").ok());
-  EXPECT_EQ(files.List("/ckpt")->size(), 1u);
+  EXPECT_EQ(CheckpointsIn(files).size(), 1u);
 }
 
 TEST(WriterTest, WhatIsNoCheckpointIsNotReplaced) {
@@ -209,7 +211,7 @@ TEST(WriterTest, WhatIsNoCheckpointIsNotReplaced) {
       EXPECT_THAT(result.status().ToString(), HasSubstr(std::string(why)));
       EXPECT_THAT(result.status().ToString(), HasSubstr("move or remove it"));
     }
-    EXPECT_EQ(files.List("/ckpt")->size(), 1u);
+    EXPECT_EQ(CheckpointsIn(files).size(), 1u);
   };
   ASSERT_TRUE(files.CreateDirectories("/ckpt/step-00000003").ok());
   ASSERT_TRUE(WriteFileAtomically(files, "/ckpt/step-00000003/thesis.txt", "mine").ok());

@@ -78,7 +78,7 @@ absl::StatusOr<std::string> WriteToyCheckpoint(const std::string& name,
   }
   RealFileSystem files;
   const auto transports = MakeInprocTransports(1);
-  CheckpointWriter writer(job, Layout{}, 0, absl::Minutes(1), files, *transports[0]);
+  CheckpointWriter writer(job, Layout{}, {}, 0, absl::Minutes(1), files, *transports[0]);
   ASSIGN_OR_RETURN(const CheckpointResult result, writer.Write(1, 1, std::move(states)));
   RETURN_IF_ERROR(WriteFileAtomically(files, absl::StrCat(directory, "/data.txt"), Text()));
   return result.path;

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/tensor_file.h"
+#include "common/checkpoint/tensor_file.h"
 
 #include <bit>
 #include <cmath>
