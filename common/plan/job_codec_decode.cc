@@ -53,6 +53,7 @@ class Decoder {
     Evaluation();
     Parallelism();
     Checkpoint();
+    Check();
     return std::move(job_);
   }
 
@@ -124,6 +125,7 @@ class Decoder {
   void PipelineSchedule();
   std::optional<int> Window(absl::string_view field, const std::string& value);
   void Checkpoint();
+  void Check();
 
   const v1::JobSpec& proto_;
   std::vector<Fault>& faults_;
@@ -397,8 +399,14 @@ void Decoder::Evaluation() {
         Size("training.validation_batches", training.validation_batches(), kMaxBatch);
   }
   const std::string on_non_finite = Choose("training.on_non_finite", training.on_non_finite(),
-                                           {{"skip", "stop"}, {"roll_back"}}, "skip");
-  job_.on_non_finite = on_non_finite == "skip" ? OnNonFinite::kSkip : OnNonFinite::kStop;
+                                           {{"skip", "stop", "roll_back"}, {}}, "skip");
+  job_.on_non_finite = on_non_finite == "skip"   ? OnNonFinite::kSkip
+                       : on_non_finite == "stop" ? OnNonFinite::kStop
+                                                 : OnNonFinite::kRollBack;
+  if (training.has_spike_factor() && training.spike_factor() != 0) {
+    job_.spike_factor = Real("training.spike_factor", training.spike_factor(), 1, kLargestFloat,
+                             /*open_min=*/true);
+  }
   job_.parameter_hash_every_steps = Whole("training.parameter_hash_every_steps",
                                           training.parameter_hash_every_steps(), 0, kMaxSteps);
   job_.write_sample_ids = training.write_sample_ids();
@@ -478,6 +486,19 @@ void Decoder::Checkpoint() {
     Add("checkpoint.directory",
         "is missing, but checkpoint.every_steps, keep or resume: auto is given; name a folder");
   }
+  const bool can_go_back = checkpoint.every_steps() > 0 && job_.resume_if_found;
+  if (job_.on_non_finite == OnNonFinite::kRollBack && !can_go_back) {
+    Add("training.on_non_finite",
+        "is roll_back, but there is nothing to go back to; give checkpoint.directory, "
+        "checkpoint.every_steps and checkpoint.resume: auto, or use skip or stop");
+  }
+}
+
+void Decoder::Check() {
+  const std::string check = Choose("check", proto_.check(), {{"auto", "off", "full"}, {}}, "auto");
+  job_.check = check == "auto"  ? LaunchCheck::kAuto
+               : check == "off" ? LaunchCheck::kOff
+                                : LaunchCheck::kFull;
 }
 
 }  // namespace

@@ -32,7 +32,12 @@ struct LearningRateSchedule {
   int64_t decay_steps = 0;  // wsd
 };
 
-enum class OnNonFinite { kSkip, kStop };
+enum class OnNonFinite { kSkip, kStop, kRollBack };
+
+// Whether the plan runs at toy width before the job starts: kAuto with at most so many ranks,
+// kFull with all.
+enum class LaunchCheck { kAuto, kOff, kFull };
+inline constexpr int kMostRanksOfAutoCheck = 64;
 
 // A layout as the user asked for it; what is absent the planner chooses.
 struct LayoutRequest {
@@ -69,12 +74,14 @@ struct JobSpec {
   int64_t validate_every_steps = 0;
   int64_t validation_batches = 4;
   OnNonFinite on_non_finite = OnNonFinite::kSkip;
+  double spike_factor = 0;  // times the usual gradient norm; 0: no step is a spike
   int64_t parameter_hash_every_steps = 0;
   bool write_sample_ids = false;
   LayoutRequest layout;
   std::string checkpoint_directory;
   int64_t checkpoint_every_steps = 0;
   int64_t checkpoints_to_keep = 0;
+  LaunchCheck check = LaunchCheck::kAuto;
   bool resume_if_found = false;  // a checkpoint in the directory is to be continued
 };
 

@@ -23,6 +23,32 @@ int64_t SlotBytes(const Program& train, const Program& evaluate) {
   return bytes;
 }
 
+int64_t RoundUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void SizeSlotsOf(const Plan& plan, const std::vector<UnitSpec>& units, Program& program) {
+  const Layout& layout = plan.layout;
+  const int64_t activation = RoundUp(layout.micro_batch_size * layout.sequence_length *
+                                     plan.model.hidden_size * BytesOf(plan.precision));
+  int64_t saved = 0;
+  int64_t padded = 0;
+  for (int held : program.units) {
+    const UnitSpec& unit = units[static_cast<size_t>(held)];
+    padded = std::max(padded, ShardMap(unit.flat_elements, layout.replicas).padded_elements());
+    if (unit.kind == UnitKind::kTied) continue;
+    saved = std::max(saved, SavedLayout(plan.model, unit, layout.micro_batch_size,
+                                        layout.sequence_length, plan.precision)
+                                .bytes);
+  }
+  const auto bytes = [&](SlotKind kind) -> int64_t& {
+    return program.slots[static_cast<size_t>(kind)].bytes;
+  };
+  bytes(SlotKind::kActivation) = activation;
+  bytes(SlotKind::kGradient) = activation;
+  bytes(SlotKind::kSaved) = saved;
+  bytes(SlotKind::kParameters) = padded * BytesOf(plan.precision);
+  bytes(SlotKind::kWindow) = padded * BytesOf(SumType(layout.numerics));
+}
+
 int64_t WorkspaceBytes(const Plan& plan, const std::vector<UnitSpec>& units,
                        const std::vector<int>& held) {
   const Layout& layout = plan.layout;
@@ -102,6 +128,13 @@ absl::Status ValidateMemory(const Plan& plan, const std::vector<int64_t>& budget
         use.optimizer, ", slots ", use.slots, ", workspace ", use.workspace, ")"));
   }
   return absl::OkStatus();
+}
+
+void SizeSlots(Plan& plan) {
+  const std::vector<UnitSpec> units = MakeUnits(plan.model);
+  for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
+    for (Program& program : *programs) SizeSlotsOf(plan, units, program);
+  }
 }
 
 }  // namespace esteira

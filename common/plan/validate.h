@@ -62,6 +62,9 @@ MemoryUse CountStates(const std::vector<UnitSpec>& units, const std::vector<int>
 int64_t GradientScratchBytes(const std::vector<UnitSpec>& units, const std::vector<int>& held,
                              const Layout& layout);
 
+// Sets the bytes of every slot class of a lowered plan from its sizes.
+void SizeSlots(Plan& plan);
+
 // Bytes of one rank by the slot classes, placement and unit sizes of a lowered plan. Both programs
 // share the slots: of each class there are as many as the one that needs more of it has.
 MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate);

@@ -30,6 +30,8 @@ ALLOWED = {
     "worker/data": ["common/base", "common/plan"],
     "worker/engine": ["common/base", "common/plan", "worker/device", "worker/tensor", "worker/kernels", "worker/model",
                       "worker/optimizer", "worker/communication"],
+    "worker/launch_check": ["common/base", "common/plan", "worker/device", "worker/tensor", "worker/kernels", "worker/model",
+                            "worker/optimizer", "worker/communication", "worker/engine/engine.h"],
     "worker/checkpoint": ["common/base", "common/plan", "common/checkpoint", "worker/communication",
                           "worker/engine/engine.h"],
     "worker/inference": ["common/base", "common/plan", "common/checkpoint", "worker/device", "worker/tensor",

@@ -1,6 +1,7 @@
 #include "worker/engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,7 +86,8 @@ class ProgramEngine : public Engine {
                 std::unique_ptr<RankMemory> memory);
 
   absl::Status SetInitialWeights();
-  absl::StatusOr<StepReport> Step(int64_t step, const SampleReader& samples, bool hash) override;
+  absl::StatusOr<StepReport> Step(int64_t step, const SampleReader& samples, bool hash,
+                                  double largest_norm) override;
   absl::StatusOr<double> Evaluate(int64_t batches, const SampleReader& samples) override;
   std::vector<UnitState> States() override;
   absl::Status Restore(int64_t updates, const StateSource& source) override;
@@ -278,15 +280,17 @@ std::vector<Interval> ProgramEngine::IntervalsOf(const PreparedProgram& prepared
   return intervals;
 }
 
-absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader& samples,
-                                               bool hash) {
+absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader& samples, bool hash,
+                                               double largest_norm) {
   queues_[Queue::kCompute].Record(*began_);
   RETURN_IF_ERROR(
       ReadSamples(train_.program, (step - 1) * plan_.layout.global_batch_size, samples));
   StepReport report;
   report.step = step;
   report.learning_rate = LearningRate(job_.schedule, job_.adamw.learning_rate, step, job_.steps);
-  RETURN_IF_ERROR(Run(train_, TrainSettings(report.learning_rate)));
+  RunSettings settings = TrainSettings(report.learning_rate);
+  settings.largest_norm = largest_norm;
+  RETURN_IF_ERROR(Run(train_, settings));
   const Agreement& agreement = handlers_->agreement();
   if (agreement.update) ++updates_;
   report.loss = agreement.loss;
@@ -295,6 +299,11 @@ absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader&
   report.valid_tokens = agreement.valid_tokens;
   report.skipped = !agreement.update;
   report.non_finite = agreement.non_finite;
+  report.spike = agreement.spike;
+  report.unit_squares = handlers_->unit_squares();
+  const std::span<const LossSums> losses = memory_->losses();
+  report.losses.assign(losses.begin(), losses.end());
+  report.losses.resize(static_cast<size_t>(plan_.layout.num_micro_batches()));
   report.op_bytes = handlers_->op_bytes();
   AddTimes(train_.program, train_.waits, IntervalsOf(train_), report);
   if (hash) report.parameter_hash_part = HashOwnParameters();
@@ -315,7 +324,7 @@ absl::StatusOr<double> ProgramEngine::Evaluate(int64_t batches, const SampleRead
     return absl::InvalidArgumentError(
         absl::StrCat("no target in ", batches, " batches of the validation data counts"));
   }
-  return Agree(total).loss;
+  return Agree(total, std::numeric_limits<double>::infinity()).loss;
 }
 
 std::vector<UnitState> ProgramEngine::States() {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,11 @@ struct StepReport {
   int64_t valid_tokens = 0;
   bool skipped = false;
   NonFinite non_finite;
+  bool spike = false;  // skipped because its gradient norm is larger than the caller allowed
+  // What this rank measured of its own part, not yet a mean. By unit: the squared norm of the
+  // gradient of its shard; by micro-batch of its replica: zero unless it holds the head.
+  std::vector<double> unit_squares;
+  std::vector<LossSums> losses;
   double step_seconds = 0;
   double compute_seconds = 0;  // the compute stream was busy
   double bubble_seconds = 0;   // it waited for what other stages compute: common/plan/time_use.h
@@ -93,15 +99,19 @@ class Engine {
                                                       const EngineOptions& options, Device& device,
                                                       Kernels& kernels, Transport& transport);
 
-  // One optimizer step (from 1). `hash`: also form the parameter hash.
-  virtual absl::StatusOr<StepReport> Step(int64_t step, const SampleReader& samples, bool hash) = 0;
+  // One optimizer step (from 1). `hash`: also form the parameter hash. A step that is skipped for
+  // its loss or norm, or because the norm is above `largest_norm`, leaves the state as it was: the
+  // same step may be run again.
+  virtual absl::StatusOr<StepReport> Step(
+      int64_t step, const SampleReader& samples, bool hash,
+      double largest_norm = std::numeric_limits<double>::infinity()) = 0;
   // Mean loss over `batches` global batches, starting at sample 0 of `samples`.
   virtual absl::StatusOr<double> Evaluate(int64_t batches, const SampleReader& samples) = 0;
   // Optimizer state, by unit, of what this rank owns after the optimizer (with ZeRO 0: its shard's
   // range of the whole): ShardMap::Valid of each unit, without those where it is empty. Head ends
   // of tied tables are left out.
   virtual std::vector<UnitState> States() = 0;
-  // Before the first step: takes over the state that `source` holds, as if this engine had made
+  // Between steps: takes over the state that `source` holds, as if this engine had made
   // `updates` updates itself. Parameters are made from the masters as STEP makes them; each rank
   // reads what it holds, and nothing is communicated. After a failure the engine is of no use.
   virtual absl::Status Restore(int64_t updates, const StateSource& source) = 0;

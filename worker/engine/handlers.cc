@@ -77,6 +77,7 @@ void Handlers::Begin(const Program& program, const RunSettings& settings) {
   op_bytes_.fill(0);
   total_ = Contribution();
   agreement_ = Agreement();
+  unit_squares_.assign(machinery_.units.size(), 0);
   const RankMemory& memory = machinery_.memory;
   Stream& compute = machinery_.queues[Queue::kCompute];
   machinery_.kernels.Zero(Words(memory.losses()), compute);
@@ -379,7 +380,8 @@ void Handlers::AddOwnSquares() {
     const auto count = static_cast<size_t>(unit->own.size() / kBlockElements);
     stream.Enqueue([this, index, used = blocks.first(count)] {
       const Instruction reduced = {.op = Op::kReduce, .unit = index};
-      total_.AddSquares(used, PlaceOf(machinery_.plan, *program_, reduced));
+      unit_squares_[static_cast<size_t>(index)] =
+          total_.AddSquares(used, PlaceOf(machinery_.plan, *program_, reduced));
       return absl::OkStatus();
     });
   }
@@ -411,7 +413,7 @@ void Handlers::AddUpContributions() {
   for (size_t at = 0; at < words.size(); at += kNormWords) {
     total_.Add(ReadContribution(words.subspan(at).first<kNormWords>()));
   }
-  agreement_ = Agree(total_);
+  agreement_ = Agree(total_, settings_.largest_norm);
 }
 
 void Handlers::Step(const Instruction& i) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,7 @@ struct RunSettings {
   AdamWStep adamw;
   double weight_decay = 0;  // of parameters that decay
   double clip_norm = 0;
+  double largest_norm = std::numeric_limits<double>::infinity();  // a larger one is not applied
 };
 
 // One handler for each op: it issues the instruction's work on its queue's stream and returns.
@@ -62,6 +64,8 @@ class Handlers {
   absl::Status CheckEmpty() const { return ledger_->CheckEmpty(); }
   const Contribution& total() const { return total_; }
   const Agreement& agreement() const { return agreement_; }
+  // By unit: the sum of squares of this rank's shard of the gradient.
+  const std::vector<double>& unit_squares() const { return unit_squares_; }
   const std::array<int64_t, kNumOps>& op_bytes() const { return op_bytes_; }
 
  private:
@@ -128,6 +132,7 @@ class Handlers {
   const std::unique_ptr<Event> agreed_;
   Contribution total_;
   Agreement agreement_;
+  std::vector<double> unit_squares_;
 };
 
 }  // namespace esteira

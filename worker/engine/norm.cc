@@ -27,13 +27,16 @@ FirstPlace PlaceOf(const Plan& plan, const Program& program, const Instruction& 
   return first;
 }
 
-void Contribution::AddSquares(std::span<const double> blocks, const FirstPlace& place) {
+double Contribution::AddSquares(std::span<const double> blocks, const FirstPlace& place) {
   bool finite = true;
+  double sum = 0;
   for (double block : blocks) {
     squares.Add(block);
+    sum += block;
     finite = finite && std::isfinite(block);
   }
   if (!finite) non_finite.Consider(place);
+  return sum;
 }
 
 void Contribution::AddLoss(const LossSums& loss_sums, const FirstPlace& place) {
@@ -78,7 +81,7 @@ Contribution ReadContribution(std::span<const int64_t, kNormWords> words) {
   return contribution;
 }
 
-Agreement Agree(const Contribution& total) {
+Agreement Agree(const Contribution& total, double largest_norm) {
   Agreement agreement;
   agreement.valid_tokens = total.valid_tokens;
   const double tokens = static_cast<double>(std::max<int64_t>(total.valid_tokens, 1));
@@ -87,7 +90,8 @@ Agreement Agree(const Contribution& total) {
   // What is left of the sums is of no meaning, so it is not shown.
   if (total.refused > 0) agreement.gradient_norm = std::numeric_limits<double>::infinity();
   const bool finite = std::isfinite(agreement.loss) && std::isfinite(agreement.gradient_norm);
-  agreement.update = finite && total.valid_tokens > 0;
+  agreement.spike = finite && agreement.gradient_norm > largest_norm;
+  agreement.update = finite && !agreement.spike && total.valid_tokens > 0;
   if (!finite) agreement.non_finite = total.non_finite.place;
   return agreement;
 }

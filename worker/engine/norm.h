@@ -38,8 +38,9 @@ struct Contribution {
   int64_t refused = 0;  // parts of the gradient that fixed point could not hold
   FirstPlace non_finite;
 
-  // `blocks`: sums of squares over the blocks of this rank's shard of the unit at `place`.
-  void AddSquares(std::span<const double> blocks, const FirstPlace& place);
+  // `blocks`: sums of squares over the blocks of this rank's shard of the unit at `place`. Returns
+  // their sum.
+  double AddSquares(std::span<const double> blocks, const FirstPlace& place);
   void AddLoss(const LossSums& loss_sums, const FirstPlace& place);
   void Add(const Contribution& other);
 };
@@ -54,9 +55,10 @@ struct Agreement {
   double loss = 0;           // mean over valid tokens; 0 without any
   double gradient_norm = 0;  // of the gradient of that mean; infinite when a part was refused
   int64_t valid_tokens = 0;
-  bool update = false;   // there is a finite gradient to apply
+  bool update = false;   // there is a finite gradient to apply, and it is not a spike
+  bool spike = false;    // finite, and its norm is above what was allowed
   NonFinite non_finite;  // found only when loss or norm is not finite
 };
-Agreement Agree(const Contribution& total);
+Agreement Agree(const Contribution& total, double largest_norm);
 
 }  // namespace esteira

@@ -3,12 +3,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/plan_codec.h"
 #include "common/plan/validate.h"
 #include "worker/checkpoint/directory.h"
+#include "worker/launch_check/launch_check.h"
 
 namespace esteira {
 namespace {
@@ -38,6 +41,24 @@ absl::Status OpenCheckpointDirectory(Setup& setup) {
   return absl::OkStatus();
 }
 
+// By rank 0 for all: the others would find the same.
+absl::Status RunLaunchCheck(Setup& setup) {
+  const LaunchCheck check = setup.job.check;
+  if (check == LaunchCheck::kOff || setup.rank != 0) return absl::OkStatus();
+  const absl::Time begin = absl::Now();
+  LaunchCheckOptions options;
+  if (check == LaunchCheck::kAuto) options.most_ranks = kMostRanksOfAutoCheck;
+  ASSIGN_OR_RETURN(const LaunchCheckReport report, CheckLaunch(setup.job, setup.plan, options));
+  setup.launch_check = absl::StrFormat(
+      "launch check passed: two steps at toy width, %d ranks%s, equal one rank's (%.1f s)",
+      report.ranks,
+      report.replicas_left_out > 0
+          ? absl::StrCat(" (", report.replicas_left_out, " replicas left out; check: full has all)")
+          : "",
+      absl::ToDoubleSeconds(absl::Now() - begin));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOptions& options) {
@@ -57,6 +78,7 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   setup.operation_timeout = absl::Milliseconds(configure.operation_timeout_ms());
   RETURN_IF_ERROR(OpenCheckpointDirectory(setup));
   RETURN_IF_ERROR(OpenData(setup));
+  RETURN_IF_ERROR(RunLaunchCheck(setup));
   ASSIGN_OR_RETURN(setup.compute, MakeCompute(options.compute));
   ASSIGN_OR_RETURN(setup.endpoint, OpenUcx({.job_id = setup.job_id,
                                             .epoch = setup.epoch,

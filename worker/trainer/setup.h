@@ -29,6 +29,7 @@ struct Setup {
   Compute compute;
   std::unique_ptr<DataSet> train, validation;  // validation: null when the job has none
   std::vector<DataIdentity> train_identity;    // of a job with a checkpoint directory
+  std::string launch_check;  // rank 0: what the launch check found; empty: it was off
   std::unique_ptr<UcxEndpoint> endpoint;
   std::unique_ptr<FileLock> checkpoint_lock;  // rank 0 of a job that writes checkpoints
 };

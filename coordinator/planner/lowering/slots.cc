@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/plan/shard_map.h"
 #include "common/plan/sizes.h"
+#include "common/plan/validate.h"
 #include "coordinator/planner/lowering/lowering.h"
 
 namespace esteira {
@@ -165,33 +165,6 @@ class SlotPass {
   std::array<Pool, kNumSlotKinds> pools_;
 };
 
-int64_t RoundUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Bytes of the slots of each class, the same for every program of the rank.
-void SizeSlots(const Plan& plan, const std::vector<UnitSpec>& units, Program& program) {
-  const Layout& layout = plan.layout;
-  const int64_t activation = RoundUp(layout.micro_batch_size * layout.sequence_length *
-                                     plan.model.hidden_size * BytesOf(plan.precision));
-  int64_t saved = 0;
-  int64_t padded = 0;
-  for (int held : program.units) {
-    const UnitSpec& unit = units[static_cast<size_t>(held)];
-    padded = std::max(padded, ShardMap(unit.flat_elements, layout.replicas).padded_elements());
-    if (unit.kind == UnitKind::kTied) continue;
-    saved = std::max(saved, SavedLayout(plan.model, unit, layout.micro_batch_size,
-                                        layout.sequence_length, plan.precision)
-                                .bytes);
-  }
-  auto bytes = [&](SlotKind kind) -> int64_t& {
-    return program.slots[static_cast<size_t>(kind)].bytes;
-  };
-  bytes(SlotKind::kActivation) = activation;
-  bytes(SlotKind::kGradient) = activation;
-  bytes(SlotKind::kSaved) = saved;
-  bytes(SlotKind::kParameters) = padded * BytesOf(plan.precision);
-  bytes(SlotKind::kWindow) = padded * BytesOf(SumType(layout.numerics));
-}
-
 }  // namespace
 
 absl::StatusOr<Plan> Slots(Plan plan) {
@@ -203,9 +176,9 @@ absl::StatusOr<Plan> Slots(Plan plan) {
       const bool train = programs == &plan.train;
       SlotPass(plan, units, program.stage, train).Run(counted, {});
       SlotPass(plan, units, program.stage, train).Run(program, counted.slots);
-      SizeSlots(plan, units, program);
     }
   }
+  SizeSlots(plan);
   return plan;
 }
 

@@ -376,7 +376,21 @@ TEST(JobCodecTest, TrainingOptions) {
               "is not built in; use bf16 or fp32");
   ExpectFault({"training.recompute=some"}, "training.recompute", "use none or full or auto");
   ExpectFault({"training.on_non_finite=roll_back"}, "training.on_non_finite",
-              "is not built in; use skip or stop");
+              "checkpoint.every_steps and checkpoint.resume: auto, or use skip or stop");
+  ExpectFault({"training.on_non_finite=hope"}, "training.on_non_finite",
+              "use skip or stop or roll_back");
+  EXPECT_EQ(ReadJob(kSmallJob, {"training.on_non_finite=roll_back", "checkpoint.directory=/c",
+                                "checkpoint.every_steps=5", "checkpoint.resume=auto"})
+                .job.on_non_finite,
+            OnNonFinite::kRollBack);
+  ExpectFault({"training.spike_factor=1"}, "training.spike_factor", "give a number above 1");
+  ExpectFault({"training.spike_factor=nan"}, "training.spike_factor", "is nan");
+  EXPECT_EQ(ReadJob(kSmallJob, {"training.spike_factor=8"}).job.spike_factor, 8);
+  EXPECT_EQ(ReadJob(kSmallJob, {"training.spike_factor=0"}).job.spike_factor, 0);
+  ExpectFault({"check=maybe"}, "check", "use auto or off or full");
+  EXPECT_EQ(ReadJob(kSmallJob, {}).job.check, LaunchCheck::kAuto);
+  EXPECT_EQ(ReadJob(kSmallJob, {"check=off"}).job.check, LaunchCheck::kOff);
+  EXPECT_EQ(ReadJob(kSmallJob, {"check=full"}).job.check, LaunchCheck::kFull);
   ExpectFault({"training.gradient_clip_norm=-1"}, "training.gradient_clip_norm", "is -1");
   ExpectFault({"training.gradient_clip_norm=inf"}, "training.gradient_clip_norm", "is inf");
   ExpectFault({"training.validate_every_steps=5"}, "training.validate_every_steps",

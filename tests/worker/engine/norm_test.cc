@@ -21,6 +21,8 @@ Contribution RoundTrip(const Contribution& contribution) {
 }
 
 // A model of five compute units over two replicas with two micro-batches each.
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
 Plan SmallPlan() {
   Plan plan;
   plan.model.num_layers = 3;
@@ -74,7 +76,7 @@ TEST(ContributionTest, ARefusedPartMakesTheNormInfiniteOnEveryRank) {
   refused.refused = 1;
   refused.non_finite = Place(1, 1, Op::kBackward, 3, 0);
   fine.Add(RoundTrip(refused));
-  const Agreement agreement = Agree(fine);
+  const Agreement agreement = Agree(fine, kNoLimit);
   EXPECT_EQ(agreement.loss, 1);
   EXPECT_EQ(agreement.gradient_norm, kInfinity);
   EXPECT_FALSE(agreement.update);
@@ -125,7 +127,7 @@ TEST(AgreeTest, LossAndNormAreMeansOverValidTokens) {
   Contribution total;
   total.AddSquares(std::vector<double>{9, 16}, {});
   total.AddLoss({.loss = 6, .valid_tokens = 2}, {});
-  const Agreement agreement = Agree(total);
+  const Agreement agreement = Agree(total, kNoLimit);
   EXPECT_EQ(agreement.loss, 3);
   EXPECT_EQ(agreement.gradient_norm, 2.5);
   EXPECT_EQ(agreement.valid_tokens, 2);
@@ -134,7 +136,7 @@ TEST(AgreeTest, LossAndNormAreMeansOverValidTokens) {
 }
 
 TEST(AgreeTest, WithoutValidTokensThereIsNoUpdate) {
-  const Agreement agreement = Agree(Contribution());
+  const Agreement agreement = Agree(Contribution(), kNoLimit);
   EXPECT_FALSE(agreement.update);
   EXPECT_FALSE(agreement.non_finite.found);
   EXPECT_EQ(agreement.loss, 0);
@@ -144,7 +146,7 @@ TEST(AgreeTest, WithoutValidTokensThereIsNoUpdate) {
 TEST(AgreeTest, ALossThatIsNotFiniteStopsTheUpdateAndNamesItsPlace) {
   Contribution total;
   total.AddLoss({.loss = kNaN, .valid_tokens = 2}, Place(1, 0, Op::kForward, 4, 1));
-  const Agreement agreement = Agree(total);
+  const Agreement agreement = Agree(total, kNoLimit);
   EXPECT_TRUE(std::isnan(agreement.loss));
   EXPECT_FALSE(agreement.update);
   EXPECT_TRUE(agreement.non_finite.found);
@@ -156,7 +158,7 @@ TEST(AgreeTest, AFindingThatReachesNeitherLossNorNormIsNoReasonToSkip) {
   Contribution total;
   total.AddLoss({.loss = 1, .valid_tokens = 1}, {});
   total.non_finite = Place(0, 0, Op::kForward, 0, 0);
-  const Agreement agreement = Agree(total);
+  const Agreement agreement = Agree(total, kNoLimit);
   EXPECT_TRUE(agreement.update);
   EXPECT_FALSE(agreement.non_finite.found);
 }
