@@ -53,7 +53,7 @@ TEST_P(OracleTest, OneRankTrainsAsANaiveLoopDoes) {
   for (const UnitState& state : cluster->engine(0).States()) {
     for (int64_t e = state.begin; e < state.end; ++e) {
       EXPECT_NEAR(state.master[static_cast<size_t>(e - state.begin)],
-                  naive.master(state.unit)[static_cast<size_t>(e)], 1e-4)
+                  naive.master()[static_cast<size_t>(state.unit)][static_cast<size_t>(e)], 1e-4)
           << "unit " << state.unit << " element " << e;
     }
   }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <numbers>
 
 #include "common/base/status_macros.h"
 #include "common/plan/shard_map.h"
 #include "common/plan/sizes.h"
-#include "worker/optimizer/learning_rate.h"
+#include "worker/kernels/reference/reference_kernels.h"
 
 namespace esteira {
 namespace {
@@ -28,9 +28,11 @@ NaiveTraining::NaiveTraining(const JobSpec& job)
     : job_(job),
       units_(MakeUnits(job.model)),
       device_(MakeCpuDevice({})),
-      kernels_(MakeCpuKernels(1)),
+      kernels_(MakeReferenceKernels()),
       stream_(device_->NewStream("naive")) {
+  const int64_t batch = job.global_batch_size;
   const int64_t sequence = job.sequence_length;
+  const int64_t activation_bytes = batch * sequence * job.model.hidden_size * 4;
   int64_t workspace_bytes = 0;
   for (const UnitSpec& unit : units_) {
     const auto size = static_cast<size_t>(unit.flat_elements);
@@ -40,19 +42,20 @@ NaiveTraining::NaiveTraining(const JobSpec& job)
     m_.emplace_back(size);
     v_.emplace_back(size);
     parameters_.push_back(NewBuffer(unit.flat_elements * 4));
-    std::copy(initial.begin(), initial.end(), Floats(parameters_.back()).begin());
     gradients_.push_back(NewBuffer(unit.flat_elements * 4));
     if (unit.kind == UnitKind::kTied) continue;
     compute_.push_back(MakeUnitCompute(job.model, unit, Precision::kFp32));
-    activations_.push_back(NewBuffer(sequence * job.model.hidden_size * 4));
-    activation_gradients_.push_back(NewBuffer(sequence * job.model.hidden_size * 4));
-    saved_.push_back(NewBuffer(SavedLayout(job.model, unit, 1, sequence, Precision::kFp32).bytes));
+    activations_.push_back(NewBuffer(activation_bytes));
+    activation_gradients_.push_back(NewBuffer(activation_bytes));
+    saved_.push_back(
+        NewBuffer(SavedLayout(job.model, unit, batch, sequence, Precision::kFp32).bytes));
     workspace_bytes = std::max(
-        workspace_bytes, WorkspaceLayout(job.model, unit, 1, sequence, Precision::kFp32).bytes);
+        workspace_bytes, WorkspaceLayout(job.model, unit, batch, sequence, Precision::kFp32).bytes);
   }
+  SetParameters(master_);
   workspace_ = NewBuffer(workspace_bytes);
-  inputs_ = NewBuffer(sequence * 4);
-  targets_ = NewBuffer(sequence * 4);
+  inputs_ = NewBuffer(batch * sequence * 4);
+  targets_ = NewBuffer(batch * sequence * 4);
   loss_ = NewBuffer(sizeof(LossSums));
 }
 
@@ -64,16 +67,16 @@ Buffer NaiveTraining::NewBuffer(int64_t bytes) {
 
 UnitArguments NaiveTraining::Arguments(int unit) {
   const auto u = static_cast<size_t>(unit);
-  const int64_t sequence = job_.sequence_length;
+  const int64_t rows = job_.global_batch_size * job_.sequence_length;
   const auto activation = [&](const Buffer& buffer) {
-    return Tensor{buffer.data(), ElementType::kFp32, sequence, job_.model.hidden_size};
+    return Tensor{buffer.data(), ElementType::kFp32, rows, job_.model.hidden_size};
   };
   const auto ids = [&](const Buffer& buffer) {
-    return Tensor{buffer.data(), ElementType::kInt32, sequence, 1};
+    return Tensor{buffer.data(), ElementType::kInt32, rows, 1};
   };
   UnitArguments arguments;
-  arguments.batch = 1;
-  arguments.sequence = sequence;
+  arguments.batch = job_.global_batch_size;
+  arguments.sequence = job_.sequence_length;
   arguments.parameters = parameters_[u].data();
   arguments.gradients = Floats(gradients_[u]).data();
   if (units_[u].uses.size() > 1) {
@@ -95,18 +98,43 @@ UnitArguments NaiveTraining::Arguments(int unit) {
   return arguments;
 }
 
-void NaiveTraining::RunSample(int64_t sample, const SampleReader& samples) {
-  const auto sequence = static_cast<size_t>(job_.sequence_length);
-  CHECK(samples(sample, 1, {reinterpret_cast<int32_t*>(inputs_.data()), sequence},
-                {reinterpret_cast<int32_t*>(targets_.data()), sequence})
-            .ok());
-  const int count = static_cast<int>(compute_.size());
-  for (int u = 0; u < count; ++u) {
-    compute_[static_cast<size_t>(u)]->Forward(Arguments(u), *kernels_, *stream_);
+void NaiveTraining::SetParameters(const std::vector<std::vector<double>>& weights) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const int owner = units_[u].owner;
+    const std::vector<double>& from = weights[owner < 0 ? u : static_cast<size_t>(owner)];
+    std::transform(from.begin(), from.end(), Floats(parameters_[u]).begin(),
+                   [](double weight) { return static_cast<float>(weight); });
   }
-  for (int u = count - 1; u >= 0; --u) {
-    compute_[static_cast<size_t>(u)]->BackwardInput(Arguments(u), *kernels_, *stream_);
-    compute_[static_cast<size_t>(u)]->BackwardWeight(Arguments(u), *kernels_, *stream_);
+}
+
+void NaiveTraining::ReadBatch(int64_t step, const SampleReader& samples) {
+  const auto tokens = static_cast<size_t>(job_.global_batch_size * job_.sequence_length);
+  CHECK(samples((step - 1) * job_.global_batch_size, job_.global_batch_size,
+                {reinterpret_cast<int32_t*>(inputs_.data()), tokens},
+                {reinterpret_cast<int32_t*>(targets_.data()), tokens})
+            .ok());
+}
+
+LossSums NaiveTraining::Forward(bool evaluate) {
+  auto& loss = *reinterpret_cast<LossSums*>(loss_.data());
+  loss = LossSums();
+  for (size_t u = 0; u < compute_.size(); ++u) {
+    UnitArguments arguments = Arguments(static_cast<int>(u));
+    arguments.evaluate = evaluate;
+    compute_[u]->Forward(arguments, *kernels_, *stream_);
+  }
+  CHECK(stream_->Synchronize().ok());
+  return loss;
+}
+
+void NaiveTraining::Backward() {
+  for (const Buffer& gradients : gradients_) {
+    std::fill(Floats(gradients).begin(), Floats(gradients).end(), 0.0F);
+  }
+  for (size_t u = compute_.size(); u-- > 0;) {
+    const UnitArguments arguments = Arguments(static_cast<int>(u));
+    compute_[u]->BackwardInput(arguments, *kernels_, *stream_);
+    compute_[u]->BackwardWeight(arguments, *kernels_, *stream_);
   }
   CHECK(stream_->Synchronize().ok());
 }
@@ -119,14 +147,26 @@ double NaiveTraining::MeanGradientNorm(double valid_tokens) const {
   return std::sqrt(squares) / valid_tokens;
 }
 
-void NaiveTraining::Update(int64_t step, double scale) {
+// Linear warmup, then half a cosine from the peak at the end of the warmup to the last step.
+double NaiveTraining::LearningRateOf(int64_t step) const {
+  CHECK(job_.schedule.decay == Decay::kCosine);
+  const auto warmup = static_cast<double>(job_.schedule.warmup_steps);
+  const double peak = job_.adamw.learning_rate;
+  const auto at = static_cast<double>(step);
+  if (at <= warmup) return peak * at / warmup;
+  const double progress = (at - warmup) / (static_cast<double>(job_.steps) - warmup);
+  const double low = peak * job_.schedule.final_ratio;
+  return low + (peak - low) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+}
+
+void NaiveTraining::Update(double rate, double scale) {
   const AdamWOptions& adamw = job_.adamw;
-  const double rate = LearningRate(job_.schedule, adamw.learning_rate, step, job_.steps);
-  const double correction1 = 1 - std::pow(adamw.beta1, static_cast<double>(step));
-  const double correction2 = 1 - std::pow(adamw.beta2, static_cast<double>(step));
+  ++updates_;
+  const double correction1 = 1 - std::pow(adamw.beta1, updates_);
+  const double correction2 = 1 - std::pow(adamw.beta2, updates_);
   for (size_t u = 0; u < units_.size(); ++u) {
     for (const ParameterSpec& parameter : units_[u].parameters) {
-      const double decay = parameter.decay ? adamw.weight_decay : 0;
+      const double decay = parameter.shape.size() > 1 ? adamw.weight_decay : 0;
       for (int64_t e = parameter.offset; e < parameter.offset + parameter.elements; ++e) {
         const auto i = static_cast<size_t>(e);
         const double g = Floats(gradients_[u])[i] * scale;
@@ -135,25 +175,35 @@ void NaiveTraining::Update(int64_t step, double scale) {
         const double update =
             m_[u][i] / correction1 / (std::sqrt(v_[u][i] / correction2) + adamw.epsilon);
         master_[u][i] -= rate * (update + decay * master_[u][i]);
-        Floats(parameters_[u])[i] = static_cast<float>(master_[u][i]);
       }
     }
   }
+  SetParameters(master_);
 }
 
 NaiveTraining::StepResult NaiveTraining::Step(int64_t step, const SampleReader& samples) {
-  for (const Buffer& gradients : gradients_) {
-    std::fill(Floats(gradients).begin(), Floats(gradients).end(), 0.0F);
-  }
-  auto& loss = *reinterpret_cast<LossSums*>(loss_.data());
-  loss = LossSums();
-  for (int64_t n = 0; n < job_.global_batch_size; ++n) {
-    RunSample((step - 1) * job_.global_batch_size + n, samples);
-  }
+  ReadBatch(step, samples);
+  const LossSums loss = Forward(false);
+  StepResult result = {.learning_rate = LearningRateOf(step), .valid_tokens = loss.valid_tokens};
+  result.skipped = loss.valid_tokens == 0;
+  if (result.skipped) return result;
+  Backward();
   const auto valid_tokens = static_cast<double>(loss.valid_tokens);
-  StepResult result = {loss.loss / valid_tokens, MeanGradientNorm(valid_tokens)};
-  Update(step, ClipFactor(result.gradient_norm, job_.gradient_clip_norm) / valid_tokens);
+  result.loss = loss.loss / valid_tokens;
+  result.gradient_norm = MeanGradientNorm(valid_tokens);
+  const double clip = job_.gradient_clip_norm;
+  const double factor = result.gradient_norm > clip ? clip / result.gradient_norm : 1;
+  Update(result.learning_rate, factor / valid_tokens);
   return result;
+}
+
+double NaiveTraining::LossAt(const std::vector<std::vector<double>>& weights, int64_t step,
+                             const SampleReader& samples) {
+  ReadBatch(step, samples);
+  SetParameters(weights);
+  const LossSums loss = Forward(true);
+  SetParameters(master_);
+  return loss.loss / static_cast<double>(loss.valid_tokens);
 }
 
 }  // namespace esteira

@@ -13,9 +13,9 @@
 
 namespace esteira {
 
-// Training as one would write it down without an engine: sample by sample through the units,
-// gradients added up, one mean, one clip, and AdamW in double precision. Knows no plan, no slots
-// and no ranks.
+// Training as one would write it down without an engine: the whole global batch at once through the
+// units on the reference kernels, one mean, one clip, one learning rate, and AdamW in double
+// precision, each from its own formula. Knows no plan, no micro-batches, no slots and no ranks.
 class NaiveTraining {
  public:
   explicit NaiveTraining(const JobSpec& job);
@@ -23,16 +23,29 @@ class NaiveTraining {
   struct StepResult {
     double loss = 0;
     double gradient_norm = 0;
+    double learning_rate = 0;
+    int64_t valid_tokens = 0;
+    bool skipped = false;
   };
   StepResult Step(int64_t step, const SampleReader& samples);
-  // The master weights of a unit's flat buffer.
-  const std::vector<double>& master(int unit) const { return master_[static_cast<size_t>(unit)]; }
+  // The mean loss of the step's batch with these weights, by unit; nothing else changes.
+  double LossAt(const std::vector<std::vector<double>>& weights, int64_t step,
+                const SampleReader& samples);
+
+  // The optimizer's state by unit, each as the unit's flat buffer.
+  const std::vector<std::vector<double>>& master() const { return master_; }
+  const std::vector<std::vector<double>>& m() const { return m_; }
+  const std::vector<std::vector<double>>& v() const { return v_; }
 
  private:
-  void RunSample(int64_t sample, const SampleReader& samples);
+  void ReadBatch(int64_t step, const SampleReader& samples);
+  LossSums Forward(bool evaluate);
+  void Backward();
   UnitArguments Arguments(int unit);
   double MeanGradientNorm(double valid_tokens) const;
-  void Update(int64_t step, double scale);
+  double LearningRateOf(int64_t step) const;
+  void Update(double rate, double scale);
+  void SetParameters(const std::vector<std::vector<double>>& weights);
   Buffer NewBuffer(int64_t bytes);
 
   const JobSpec job_;
@@ -45,6 +58,7 @@ class NaiveTraining {
   std::vector<Buffer> parameters_, gradients_;       // by unit, fp32
   std::vector<Buffer> activations_, activation_gradients_, saved_;
   Buffer workspace_, inputs_, targets_, loss_;
+  int updates_ = 0;
 };
 
 }  // namespace esteira
