@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/base/hash.h"
+
 namespace esteira {
 
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): one block
@@ -19,6 +21,12 @@ double RandomUniform(uint64_t seed, uint64_t stream, uint64_t index);
 
 // Standard normal (Box-Muller on one Philox block).
 double RandomNormal(uint64_t seed, uint64_t stream, uint64_t index);
+
+// 64 bits of a few instructions each: output `index` of SplitMix64 (Steele et al., OOPSLA 2014)
+// from the state `key`, which a better generator has chosen.
+inline uint64_t RandomWord(uint64_t key, uint64_t index) {
+  return Mix64(key + index * 0x9e3779b97f4a7c15ULL);
+}
 
 // The image of `index` under a permutation of [0, size) that `seed` and `stream` choose: a Feistel
 // network over the next even power of two with cycle walking, so it needs no memory. Requires index

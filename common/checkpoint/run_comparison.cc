@@ -112,6 +112,9 @@ absl::StatusOr<std::vector<std::string>> CompareRuns(const RunDescription& saved
   differences.Add("training.steps", before.steps, now.steps);
   differences.Add("training.precision", std::string(PrecisionName(saved.config.precision)),
                   std::string(PrecisionName(job.config.precision)));
+  differences.Add("training.micro_batch_size", before.micro_batch_size, now.micro_batch_size);
+  differences.Add("training.numerics", before.numerics, now.numerics);
+  differences.Add("training.dropout", before.dropout, now.dropout);
   differences.Add("training.gradient_clip_norm", before.gradient_clip_norm, now.gradient_clip_norm);
   differences.Add("adamw.learning_rate", before.adamw.learning_rate, now.adamw.learning_rate);
   differences.Add("adamw.beta1", before.adamw.beta1, now.adamw.beta1);

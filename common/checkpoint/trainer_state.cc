@@ -87,6 +87,9 @@ absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
   ASSIGN_OR_RETURN(state.steps, IntField(object, "steps"));
   ASSIGN_OR_RETURN(state.global_batch_size, IntField(object, "global_batch_size"));
   ASSIGN_OR_RETURN(state.sequence_length, IntField(object, "sequence_length"));
+  ASSIGN_OR_RETURN(state.micro_batch_size, IntField(object, "micro_batch_size"));
+  ASSIGN_OR_RETURN(state.numerics, StringField(object, "numerics"));
+  ASSIGN_OR_RETURN(state.dropout, NumberField(object, "dropout"));
   ASSIGN_OR_RETURN(state.gradient_clip_norm, NumberField(object, "gradient_clip_norm"));
   ASSIGN_OR_RETURN(const json adamw, ObjectField(object, "adamw"));
   ASSIGN_OR_RETURN(state.adamw, ParseAdamW(adamw));
@@ -99,8 +102,8 @@ absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
 
 }  // namespace
 
-TrainerState MakeTrainerState(const JobSpec& job, std::vector<DataIdentity> train, int64_t step,
-                              int64_t updates) {
+TrainerState MakeTrainerState(const JobSpec& job, int64_t micro_batch_size,
+                              std::vector<DataIdentity> train, int64_t step, int64_t updates) {
   TrainerState state;
   state.step = step;
   state.updates = updates;
@@ -109,6 +112,9 @@ TrainerState MakeTrainerState(const JobSpec& job, std::vector<DataIdentity> trai
   state.steps = job.steps;
   state.global_batch_size = job.global_batch_size;
   state.sequence_length = job.sequence_length;
+  state.micro_batch_size = micro_batch_size;
+  state.numerics = NumericsName(job.numerics);
+  state.dropout = job.dropout;
   state.gradient_clip_norm = job.gradient_clip_norm;
   state.adamw = job.adamw;
   state.schedule = job.schedule;
@@ -141,6 +147,9 @@ std::string PrintTrainerState(const TrainerState& state) {
                     {"steps", state.steps},
                     {"global_batch_size", state.global_batch_size},
                     {"sequence_length", state.sequence_length},
+                    {"micro_batch_size", state.micro_batch_size},
+                    {"numerics", state.numerics},
+                    {"dropout", state.dropout},
                     {"gradient_clip_norm", state.gradient_clip_norm},
                     {"adamw", adamw},
                     {"schedule", schedule},

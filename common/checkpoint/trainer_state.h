@@ -23,6 +23,9 @@ struct TrainerState {
   int64_t steps = 0;  // of the whole job: the learning-rate schedule depends on it
   int64_t global_batch_size = 0;
   int64_t sequence_length = 0;
+  int64_t micro_batch_size = 0;  // part of what is computed, as are numerics
+  std::string numerics;
+  double dropout = 0;
   double gradient_clip_norm = 0;
   AdamWOptions adamw;
   LearningRateSchedule schedule;
@@ -30,9 +33,10 @@ struct TrainerState {
   std::vector<DataIdentity> train;  // of data.train, in its order
 };
 
-// `train`: of the job's data, as IdentifyData told it before the first step.
-TrainerState MakeTrainerState(const JobSpec& job, std::vector<DataIdentity> train, int64_t step,
-                              int64_t updates);
+// `micro_batch_size`: the layout's. `train`: of the job's data, as IdentifyData told it before the
+// first step.
+TrainerState MakeTrainerState(const JobSpec& job, int64_t micro_batch_size,
+                              std::vector<DataIdentity> train, int64_t step, int64_t updates);
 
 std::string PrintTrainerState(const TrainerState& state);
 absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text);  // DataLoss names the field

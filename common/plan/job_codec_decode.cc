@@ -322,6 +322,10 @@ void Decoder::Training() {
   const std::string numerics =
       Choose("training.numerics", training.numerics(), {{"fast", "exact"}, {}}, "fast");
   job_.numerics = numerics == "exact" ? Numerics::kExact : Numerics::kFast;
+  if (training.has_dropout()) {
+    job_.dropout = Real("training.dropout", training.dropout(), 0, 1, /*open_min=*/false,
+                        /*open_max=*/true);
+  }
   if (training.has_gradient_clip_norm()) {
     job_.gradient_clip_norm =
         Real("training.gradient_clip_norm", training.gradient_clip_norm(), 0, kLargestFloat);

@@ -69,6 +69,7 @@ struct JobSpec {
   Precision precision = Precision::kBf16;
   Numerics numerics = Numerics::kFast;
   double gradient_clip_norm = 1;
+  double dropout = 0;
   AdamWOptions adamw;
   LearningRateSchedule schedule;
   int64_t validate_every_steps = 0;

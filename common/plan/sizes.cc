@@ -113,7 +113,7 @@ BufferLayout WorkspaceOfBlock(const ModelSpec& model, int64_t batch, int64_t seq
   LayoutBuilder layout(type);
   if (model.architecture == Architecture::kGpt2) {
     layout.Activation("wide_a", tokens_N * std::max(3 * hidden, inner))
-        .Activation("wide_b", tokens_N * inner);
+        .Activation("wide_b", tokens_N * std::max(hidden, inner));
   } else {
     layout.Activation("wide_a", tokens_N * std::max(hidden, inner))
         .Activation("wide_b", tokens_N * std::max(KeyWidth(model), inner))

@@ -171,6 +171,56 @@ TEST_P(KernelsTest, RmsNorm) {
 }
 
 // Values over the whole range: the tails of exp and tanh are where approximations break.
+TEST_P(KernelsTest, DropoutIsAFunctionOfSampleAndElement) {
+  constexpr int64_t kSequence = 6;
+  for (const int64_t columns : {1, 3, 8, 300}) {
+    for (const double rate : {0.1, 0.5, 0.99}) {
+      const DropoutMask mask = {
+          .rate = rate, .seed = 7, .site = 5, .first_sample = 11, .sequence = kSequence};
+      DropoutMask later = mask;  // the second sample alone
+      later.first_sample = 12;
+      const Twin x = Random(2 * kSequence, columns);
+      const Twin y = Random(2 * kSequence, columns);
+      const Twin second = Random(kSequence, columns);
+      Run([&](Kernels& k, const Side& side, Stream& stream) {
+        const Tensor all = side(x);
+        Tensor half = all;
+        half.rows = kSequence;
+        half.data += kSequence * columns * BytesOf(all.type);
+        k.Dropout(half, later, side(second), stream);
+        k.Dropout(all, mask, side(y), stream);
+        k.Dropout(all, mask, all, stream);
+      });
+      ExpectNear(y, "y");
+      ExpectNear(x, "in place");
+      for (int64_t i = 0; i < kSequence * columns; ++i) {
+        ASSERT_EQ(ValueAt(second.tested, i), ValueAt(y.tested, kSequence * columns + i));
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, DropoutDropsItsShareAndKeepsTheMean) {
+  constexpr int64_t kRows = 64, kColumns = 512;
+  const Twin x = Random(kRows, kColumns);
+  for (int64_t i = 0; i < kRows * kColumns; ++i) Set(x, i, 1);
+  Run([&](Kernels& k, const Side& side, Stream& stream) {
+    k.Dropout(side(x), {.rate = 0.25, .seed = 1, .site = 2, .first_sample = 3, .sequence = 8},
+              side(x), stream);
+  });
+  int64_t dropped = 0;
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    const double value = ValueAt(x.tested, i);
+    if (value == 0) {
+      ++dropped;
+    } else {
+      ASSERT_NEAR(value, 4.0 / 3, 6e-3);
+    }
+  }
+  // 32768 draws: a standard deviation is 0.24 %.
+  EXPECT_NEAR(static_cast<double>(dropped) / (kRows * kColumns), 0.25, 0.01);
+}
+
 constexpr double kTails[] = {0.0,   -0.0, 1e-30, -1e-30, 9.0,    -9.0, 20.5,  -20.5, 87.5,
                              -87.5, 88.5, -88.5, 200.0,  -200.0, 1e10, -1e10, 1e30,  -1e30};
 

@@ -76,7 +76,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> Resume(const JobSpec& job, FileSys
   ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Make(job, {}));
   RETURN_IF_ERROR(cluster->OnEachRank([&](int rank) -> absl::Status {
     ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
-                     FindResumePoint(job, {}, files, cluster->transport(rank), absl::Seconds(30)));
+                     FindResumePoint(job, cluster->plan().layout.micro_batch_size, {}, files,
+                                     cluster->transport(rank), absl::Seconds(30)));
     if (!point || point->state.step != expected_step) return absl::NotFoundError("another step");
     ASSIGN_OR_RETURN(const StateSource source, OpenStateSource(files, point->folder, job.model));
     return cluster->engine(rank).Restore(point->state.updates, source);

@@ -198,6 +198,28 @@ TEST_P(EquivalenceTest, ExactNumericsGiveTheBitsOfOneRank) {
 }
 
 // What exactness costs in accuracy is nothing that training sees: fast numerics stay near.
+// Recomputation forms the same masks again, and no layout moves them.
+TEST_P(EquivalenceTest, DropoutDoesNotDependOnTheLayoutOrRecomputation) {
+  JobSpec job = ToyJob(GetParam());
+  job.numerics = Numerics::kExact;
+  const Trace without = Train(job, 4);
+  job.dropout = 0.3;
+  const Trace oracle = Train(job, 4);
+  EXPECT_NE(oracle.bits[0].loss, without.bits[0].loss) << "it drops something";
+  EXPECT_EQ(oracle.evaluation, without.evaluation) << "and nothing in an evaluation";
+  job.seed ^= 1;
+  EXPECT_NE(Train(job, 1).bits[0].loss, oracle.bits[0].loss);
+  job.seed ^= 1;
+  for (const char* recompute : {"none", "full"}) {
+    for (const auto& [stages, replicas, zero, schedule] :
+         {std::tuple{2, 2, 3, "zb_h1"}, {3, 1, 0, "1f1b"}, {1, 3, 2, "gpipe"}}) {
+      JobSpec other = WithLayout(job, stages, replicas, zero, schedule, 1);
+      other.layout.recompute = recompute;
+      EXPECT_EQ(Train(other, 4).bits, oracle.bits) << LayoutText(other.layout);
+    }
+  }
+}
+
 TEST_P(EquivalenceTest, ExactNumericsAreCloseToFast) {
   JobSpec job = ToyJob(GetParam());
   const Trace fast = Train(job, job.steps);

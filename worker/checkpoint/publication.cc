@@ -49,9 +49,10 @@ absl::Status UndoReplacements(FileSystem& files, const std::string& directory) {
   return absl::OkStatus();
 }
 
-Publication::Publication(const JobSpec& job, const std::vector<DataIdentity>& train, int64_t step,
-                         FileSystem& files)
+Publication::Publication(const JobSpec& job, int64_t micro_batch_size,
+                         const std::vector<DataIdentity>& train, int64_t step, FileSystem& files)
     : job_(job),
+      micro_batch_size_(micro_batch_size),
       train_(train),
       step_(step),
       files_(files),
@@ -114,7 +115,8 @@ absl::Status Publication::WriteSmallFiles(int64_t updates, std::vector<ManifestF
   RETURN_IF_ERROR(
       WriteFile(kModelConfigName, PrintModelConfig({job_.model, job_.precision}), files));
   RETURN_IF_ERROR(WriteFile(
-      kTrainerStateName, PrintTrainerState(MakeTrainerState(job_, train_, step_, updates)), files));
+      kTrainerStateName,
+      PrintTrainerState(MakeTrainerState(job_, micro_batch_size_, train_, step_, updates)), files));
   if (!HasText(job_)) return absl::OkStatus();
   RETURN_IF_ERROR(WriteFile(kTokenizerName, PrintByteTokenizer(job_.model.vocab_size), files));
   return WriteFile(kTokenizerConfigName, PrintTokenizerConfig(job_.model.max_sequence_length),

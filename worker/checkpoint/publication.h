@@ -21,8 +21,8 @@ absl::Status UndoReplacements(FileSystem& files, const std::string& directory);
 class Publication {
  public:
   // `train`: as IdentifyData told it. The arguments outlive this.
-  Publication(const JobSpec& job, const std::vector<DataIdentity>& train, int64_t step,
-              FileSystem& files);
+  Publication(const JobSpec& job, int64_t micro_batch_size, const std::vector<DataIdentity>& train,
+              int64_t step, FileSystem& files);
 
   const std::string& path() const { return path_; }  // of the finished checkpoint
   const std::string& temporary_path() const { return temporary_; }
@@ -51,6 +51,7 @@ class Publication {
   absl::Status RemoveCheckpoint(const std::string& path);
 
   const JobSpec& job_;
+  const int64_t micro_batch_size_;
   const std::vector<DataIdentity>& train_;
   int64_t step_;
   FileSystem& files_;

@@ -172,13 +172,15 @@ class Search {
 }  // namespace
 
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
+                                                           int64_t micro_batch_size,
                                                            const std::vector<DataIdentity>& train,
                                                            FileSystem& files, Transport& transport,
                                                            absl::Duration timeout) {
   ASSIGN_OR_RETURN(Search::Found found,
                    Search(files, transport, timeout).Run(job.checkpoint_directory));
   if (found.folder.empty()) return std::nullopt;
-  const RunDescription wanted = {{job.model, job.precision}, MakeTrainerState(job, train, 0, 0)};
+  const RunDescription wanted = {{job.model, job.precision},
+                                 MakeTrainerState(job, micro_batch_size, train, 0, 0)};
   absl::StatusOr<std::vector<std::string>> changed = CompareRuns(found.run, wanted);
   // A worker that sees other data than the rest must not go on alone.
   ASSIGN_OR_RETURN(const std::vector<RankOutcome> outcomes,

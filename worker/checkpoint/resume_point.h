@@ -22,14 +22,16 @@ struct ResumePoint {
   std::vector<std::string> changed;  // hyper-parameters of the job that are not the saved ones
 };
 
-// Collective over all ranks of the epoch, which see one file system. Takes the newest checkpoint of
-// job.checkpoint_directory that is whole: each file is read and its digest compared by one of the
-// ranks, and a damaged checkpoint is passed over for the next older one. Every rank returns the
-// same. Nothing when the directory holds no folder step-*; DataLoss names each fault when it holds
-// some and none is whole; FailedPrecondition when the newest whole one is of another run
-// (CompareRuns): going back behind it would hide that. What was passed over is set aside under the
-// name damaged-step-*, so that the run can write checkpoints of these steps again.
+// `micro_batch_size` is the layout's. Collective over all ranks of the epoch, which see one file
+// system. Takes the newest checkpoint of job.checkpoint_directory that is whole: each file is read
+// and its digest compared by one of the ranks, and a damaged checkpoint is passed over for the next
+// older one. Every rank returns the same. Nothing when the directory holds no folder step-*;
+// DataLoss names each fault when it holds some and none is whole; FailedPrecondition when the
+// newest whole one is of another run (CompareRuns): going back behind it would hide that. What was
+// passed over is set aside under the name damaged-step-*, so that the run can write checkpoints of
+// these steps again.
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
+                                                           int64_t micro_batch_size,
                                                            const std::vector<DataIdentity>& train,
                                                            FileSystem& files, Transport& transport,
                                                            absl::Duration timeout);

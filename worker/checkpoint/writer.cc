@@ -48,7 +48,7 @@ CheckpointWriter::CheckpointWriter(const JobSpec& job, const Layout& layout,
 
 absl::StatusOr<CheckpointResult> CheckpointWriter::Write(int64_t step, int64_t updates,
                                                          std::vector<UnitState> states) {
-  Publication publication(job_, train_, step, files_);
+  Publication publication(job_, layout_.micro_batch_size, train_, step, files_);
   RETURN_IF_ERROR(
       BroadcastStatus(transport_, rank_ == 0 ? publication.Begin() : absl::OkStatus(), timeout_));
   CheckpointResult result;

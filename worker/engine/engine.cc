@@ -97,7 +97,7 @@ class ProgramEngine : public Engine {
   absl::Status SetWeights(const StateSource& masters);
   absl::Status ReadSamples(const Program& program, int64_t first, const SampleReader& samples);
   absl::Status Run(const PreparedProgram& prepared, const RunSettings& settings);
-  RunSettings TrainSettings(double learning_rate) const;
+  RunSettings TrainSettings(int64_t step, double learning_rate) const;
   std::vector<Interval> IntervalsOf(const PreparedProgram& prepared) const;
   uint64_t HashOwnParameters() const;
   // Calls `visit` with each unit whose optimizer state this rank holds a part of.
@@ -257,8 +257,11 @@ absl::Status ProgramEngine::Run(const PreparedProgram& prepared, const RunSettin
   return handlers_->CheckEmpty();
 }
 
-RunSettings ProgramEngine::TrainSettings(double learning_rate) const {
+RunSettings ProgramEngine::TrainSettings(int64_t step, double learning_rate) const {
   RunSettings settings;
+  settings.dropout.rate = job_.dropout;
+  settings.dropout.seed = job_.seed;
+  settings.dropout.first_sample = (step - 1) * job_.global_batch_size;
   settings.adamw.learning_rate = learning_rate;
   settings.adamw.beta1 = job_.adamw.beta1;
   settings.adamw.beta2 = job_.adamw.beta2;
@@ -288,7 +291,7 @@ absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader&
   StepReport report;
   report.step = step;
   report.learning_rate = LearningRate(job_.schedule, job_.adamw.learning_rate, step, job_.steps);
-  RunSettings settings = TrainSettings(report.learning_rate);
+  RunSettings settings = TrainSettings(step, report.learning_rate);
   settings.largest_norm = largest_norm;
   RETURN_IF_ERROR(Run(train_, settings));
   const Agreement& agreement = handlers_->agreement();

@@ -166,6 +166,10 @@ UnitArguments Handlers::Arguments(const Instruction& i) const {
     arguments.targets = ids(memory.Targets(i.micro_batch));
     arguments.loss = &memory.losses()[static_cast<size_t>(i.micro_batch)];
   }
+  arguments.dropout = settings_.dropout;
+  arguments.dropout.site = DropoutSite(i.unit);
+  arguments.dropout.first_sample +=
+      program_->micro_batches[static_cast<size_t>(i.micro_batch)].first_sample;
   arguments.x = Activations(SlotKind::kActivation, i.x, i.micro_batch);
   arguments.y = Activations(SlotKind::kActivation, i.y, i.micro_batch);
   arguments.dy = Activations(SlotKind::kGradient, i.dy, i.micro_batch);

@@ -45,6 +45,8 @@ struct RunSettings {
   double weight_decay = 0;  // of parameters that decay
   double clip_norm = 0;
   double largest_norm = std::numeric_limits<double>::infinity();  // a larger one is not applied
+  // Training only; of the batch's first sample.
+  DropoutMask dropout;
 };
 
 // One handler for each op: it issues the instruction's work on its queue's stream and returns.

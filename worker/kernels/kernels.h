@@ -37,6 +37,15 @@ struct AdamWStep {
   int64_t step = 1;           // of the optimizer, from 1: bias correction
 };
 
+// Which elements of an activation become zero: a function of (seed, site, sample, element) alone.
+struct DropoutMask {
+  double rate = 0;           // of the elements; below 1; to 16 bits
+  uint64_t seed = 0;         // of the job
+  uint64_t site = 0;         // which of the model's dropouts
+  int64_t first_sample = 0;  // of the whole run: row n is of sample first_sample + n / sequence
+  int64_t sequence = 0;
+};
+
 // Results of CrossEntropy, in device memory, added up over calls.
 struct LossSums {
   double loss = 0;           // sum over valid targets of -log p
@@ -96,6 +105,8 @@ class Kernels {
                                      Stream& stream) = 0;
 
   // --- pointwise ---
+  // y = x where the element is kept, over the share that is kept; else 0. y may be x.
+  virtual void Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) = 0;
   // GELU with tanh (Hendrycks & Gimpel), as GPT-2's gelu_new. dx may be dy.
   virtual void GeluForward(Tensor x, Tensor y, Stream& stream) = 0;
   virtual void GeluBackward(Tensor dy, Tensor x, Tensor dx, Stream& stream) = 0;

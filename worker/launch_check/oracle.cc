@@ -120,7 +120,7 @@ std::span<const float> Oracle::Master(int unit) const {
           static_cast<size_t>(named.spec.flat_elements)};
 }
 
-UnitArguments Oracle::Arguments(size_t index, int64_t count) {
+UnitArguments Oracle::Arguments(size_t index, int64_t first_sample, int64_t count) {
   const Unit& unit = *units_[index];
   const int64_t rows = count * job_.sequence_length;
   const ElementType type = ComputeType(job_.precision);
@@ -137,6 +137,10 @@ UnitArguments Oracle::Arguments(size_t index, int64_t count) {
     (tied ? arguments.tied_gradients : arguments.gradients) =
         reinterpret_cast<float*>(exact_ ? gradients_[tied ? 1 : 0].data() : holder.sums.data());
   }
+  arguments.dropout = {.rate = job_.dropout,
+                       .seed = job_.seed,
+                       .site = DropoutSite(static_cast<int>(index)),
+                       .first_sample = first_sample};
   arguments.saved = unit.saved.data();
   arguments.workspace = workspace_.data();
   if (unit.spec.kind == UnitKind::kEmbedding) {
@@ -178,10 +182,10 @@ absl::StatusOr<LossSums> Oracle::RunMicroBatch(int64_t first_sample, int64_t cou
   *losses = LossSums();
   const auto num_units = static_cast<size_t>(NumComputeUnits(job_.model));
   for (size_t unit = 0; unit < num_units; ++unit) {
-    units_[unit]->compute->Forward(Arguments(unit, count), kernels_, *stream_);
+    units_[unit]->compute->Forward(Arguments(unit, first_sample, count), kernels_, *stream_);
   }
   for (size_t unit = num_units; unit-- > 0;) {
-    const UnitArguments arguments = Arguments(unit, count);
+    const UnitArguments arguments = Arguments(unit, first_sample, count);
     units_[unit]->compute->BackwardInput(arguments, kernels_, *stream_);
     units_[unit]->compute->BackwardWeight(arguments, kernels_, *stream_);
     AddGradients(unit);

@@ -49,7 +49,7 @@ class Oracle {
   absl::StatusOr<Buffer> Allocate(int64_t bytes);
   absl::StatusOr<LossSums> RunMicroBatch(int64_t first_sample, int64_t count,
                                          const SampleReader& samples);
-  UnitArguments Arguments(size_t unit, int64_t count);
+  UnitArguments Arguments(size_t unit, int64_t first_sample, int64_t count);
   void AddGradients(size_t unit);
   Tensor Gradient(const Unit& unit, int64_t offset, int64_t elements);
   absl::StatusOr<double> SumOfSquares();

@@ -17,6 +17,7 @@ void Embedding::Forward(const UnitArguments& arguments, Kernels& kernels, Stream
   const Tensor table_VH = table_.In(tied_ ? arguments.tied_parameters : arguments.parameters, type);
   kernels.EmbeddingForward(arguments.tokens, table_VH, positions_.In(arguments.parameters, type),
                            arguments.sequence, arguments.y, stream);
+  Dropped(arguments.y, arguments, 0, arguments.y, {kernels, stream});
 }
 
 void Embedding::BackwardInput(const UnitArguments&, Kernels&, Stream&) const {}
@@ -25,7 +26,9 @@ void Embedding::BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
                                Stream& stream) const {
   if (arguments.batch == 0) return;
   const Tensor dtable_VH = table_.In(tied_ ? arguments.tied_gradients : arguments.gradients);
-  kernels.EmbeddingBackward(arguments.dy, arguments.tokens, arguments.sequence, dtable_VH,
+  // Nobody reads dy after the embedding.
+  const Tensor dy_NH = Dropped(arguments.dy, arguments, 0, arguments.dy, {kernels, stream});
+  kernels.EmbeddingBackward(dy_NH, arguments.tokens, arguments.sequence, dtable_VH,
                             positions_.In(arguments.gradients), stream);
 }
 

@@ -57,6 +57,7 @@ void Gpt2Block::Forward(const UnitArguments& arguments, Kernels& kernels, Stream
                            kept.log_sum_exp_NQ, AttentionScratch(model_, workspace, arguments),
                            stream);
   attention_projection_.Forward(kept.attention_NH, parameters, kept.residual_NH, backend);
+  Dropped(kept.residual_NH, arguments, 0, kept.residual_NH, backend);
   kernels.Add(kept.residual_NH, arguments.x, kept.residual_NH, stream);
 
   norm2_.Forward(kept.residual_NH, parameters, narrow_NH, kept.statistics2, backend);
@@ -64,6 +65,7 @@ void Gpt2Block::Forward(const UnitArguments& arguments, Kernels& kernels, Stream
   kernels.GeluForward(kept.inner_NI, kept.gelu_NI, stream);
   if (arguments.y.data == nullptr) return;
   projection_.Forward(kept.gelu_NI, parameters, narrow_NH, backend);
+  Dropped(narrow_NH, arguments, 1, narrow_NH, backend);
   kernels.Add(narrow_NH, kept.residual_NH, arguments.y, stream);
 }
 
@@ -80,7 +82,8 @@ void Gpt2Block::BackwardInput(const UnitArguments& arguments, Kernels& kernels,
   const Tensor d_residual_NH = saved.View("d_residual", tokens_N, model_.hidden_size);
 
   const Tensor d_inner_NI = workspace.View("wide_a", tokens_N, model_.intermediate_size);
-  projection_.BackwardInput(arguments.dy, parameters, d_inner_NI, backend);
+  projection_.BackwardInput(Dropped(arguments.dy, arguments, 1, narrow_NH, backend), parameters,
+                            d_inner_NI, backend);
   kernels.GeluBackward(d_inner_NI, kept.inner_NI, d_inner_NI, stream);
   kernels.Convert(d_inner_NI, kept.inner_NI, stream);
   inner_.BackwardInput(kept.inner_NI, parameters, narrow_NH, backend);
@@ -89,7 +92,9 @@ void Gpt2Block::BackwardInput(const UnitArguments& arguments, Kernels& kernels,
   kernels.Add(d_residual_NH, arguments.dy, d_residual_NH, stream);
 
   const Tensor d_qkv = workspace.View("wide_a", tokens_N, 3 * model_.hidden_size);
-  attention_projection_.BackwardInput(d_residual_NH, parameters, narrow_NH, backend);
+  const Tensor d_branch_NH = workspace.View("wide_b", tokens_N, model_.hidden_size);
+  attention_projection_.BackwardInput(Dropped(d_residual_NH, arguments, 0, d_branch_NH, backend),
+                                      parameters, narrow_NH, backend);
   kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, Part(kept.qkv, 0),
                             Part(kept.qkv, 1), Part(kept.qkv, 2), kept.attention_NH,
                             kept.log_sum_exp_NQ, Part(d_qkv, 0), Part(d_qkv, 1), Part(d_qkv, 2),
@@ -112,13 +117,15 @@ void Gpt2Block::BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
   const Tensor narrow_NH =
       buffers_.Workspace(arguments).View("narrow", tokens_N, model_.hidden_size);
 
-  projection_.BackwardWeight(kept.gelu_NI, arguments.dy, gradients, backend);
+  projection_.BackwardWeight(kept.gelu_NI, Dropped(arguments.dy, arguments, 1, narrow_NH, backend),
+                             gradients, backend);
   norm2_.Forward(kept.residual_NH, arguments.parameters, narrow_NH, kept.statistics2, backend);
   inner_.BackwardWeight(narrow_NH, kept.inner_NI, gradients, backend);
   norm2_.BackwardWeight(norm2_.Partial(saved, "norm2_gradient"), gradients, backend);
 
+  const Tensor d_residual_NH = saved.View("d_residual", tokens_N, model_.hidden_size);
   attention_projection_.BackwardWeight(kept.attention_NH,
-                                       saved.View("d_residual", tokens_N, model_.hidden_size),
+                                       Dropped(d_residual_NH, arguments, 0, narrow_NH, backend),
                                        gradients, backend);
   norm1_.Forward(arguments.x, arguments.parameters, narrow_NH, kept.statistics1, backend);
   qkv_.BackwardWeight(narrow_NH, kept.qkv, gradients, backend);

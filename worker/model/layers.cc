@@ -101,6 +101,16 @@ Tensor Norm::PartialBias(Tensor partial) const {
   return {partial.data + weight_.columns * BytesOf(partial.type), partial.type, 1, bias_.columns};
 }
 
+Tensor Dropped(Tensor x_NH, const UnitArguments& arguments, uint64_t which, Tensor dropped_NH,
+               const Backend& backend) {
+  if (arguments.dropout.rate == 0) return x_NH;
+  DropoutMask mask = arguments.dropout;
+  mask.site += which;
+  mask.sequence = arguments.sequence;
+  backend.kernels.Dropout(x_NH, mask, dropped_NH, backend.stream);
+  return dropped_NH;
+}
+
 AttentionShape ShapeOfAttention(const ModelSpec& model, const UnitArguments& arguments) {
   return {arguments.batch, arguments.sequence, model.num_heads, model.num_kv_heads,
           model.head_size()};

@@ -93,6 +93,11 @@ class Norm {
   ParameterView bias_;
 };
 
+// A tensor on its way through a dropout: `x` itself when the rate is 0, else `dropped`, which
+// receives it. `which` of the unit's dropouts it is: 0 or 1.
+Tensor Dropped(Tensor x_NH, const UnitArguments& arguments, uint64_t which, Tensor dropped_NH,
+               const Backend& backend);
+
 // The attention of one micro-batch, and its scratch in the workspace of a block.
 AttentionShape ShapeOfAttention(const ModelSpec& model, const UnitArguments& arguments);
 Tensor AttentionScratch(const ModelSpec& model, const Slices& workspace,

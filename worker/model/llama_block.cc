@@ -58,6 +58,7 @@ void LlamaBlock::Forward(const UnitArguments& arguments, Kernels& kernels, Strea
   kernels.SwiGluForward(kept.gate_NI, kept.up_NI, kept.product_NI, stream);
   if (arguments.y.data == nullptr) return;
   down_.Forward(kept.product_NI, parameters, narrow_NH, backend);
+  Dropped(narrow_NH, arguments, 1, narrow_NH, backend);
   kernels.Add(narrow_NH, kept.residual_NH, arguments.y, stream);
 }
 
@@ -81,6 +82,7 @@ void LlamaBlock::ForwardAttention(const UnitArguments& arguments, const Activati
                            Whole(kept.v_NK), kept.attention_NH, kept.log_sum_exp_NQ,
                            AttentionScratch(model_, workspace, arguments), stream);
   output_.Forward(kept.attention_NH, parameters, kept.residual_NH, backend);
+  Dropped(kept.residual_NH, arguments, 0, kept.residual_NH, backend);
   kernels.Add(kept.residual_NH, arguments.x, kept.residual_NH, stream);
 }
 
@@ -106,7 +108,8 @@ void LlamaBlock::BackwardMlp(const UnitArguments& arguments, const Activations& 
   const Tensor d_residual_NH = saved.View("d_residual", tokens_N, model_.hidden_size);
 
   const Tensor d_product_NI = workspace.View("wide_a", tokens_N, model_.intermediate_size);
-  down_.BackwardInput(arguments.dy, parameters, d_product_NI, backend);
+  down_.BackwardInput(Dropped(arguments.dy, arguments, 1, d_norm_NH, backend), parameters,
+                      d_product_NI, backend);
   kernels.SwiGluBackward(d_product_NI, kept.gate_NI, kept.up_NI, kept.gate_NI, kept.up_NI, stream);
   gate_.BackwardInput(kept.gate_NI, parameters, d_norm_NH, backend);
   up_.BackwardInput(kept.up_NI, parameters, d_norm_of_up_NH, backend);
@@ -130,7 +133,9 @@ void LlamaBlock::BackwardAttention(const UnitArguments& arguments, const Activat
   const Tensor dk_NK = workspace.View("wide_b", tokens_N, KeyWidth(model_));
   const Tensor dv_NK = workspace.View("wide_c", tokens_N, KeyWidth(model_));
 
-  output_.BackwardInput(d_residual_NH, parameters, narrow_NH, backend);
+  const Tensor d_branch_NH = workspace.View("narrow_b", tokens_N, model_.hidden_size);
+  output_.BackwardInput(Dropped(d_residual_NH, arguments, 0, d_branch_NH, backend), parameters,
+                        narrow_NH, backend);
   kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, Whole(kept.q_NH),
                             Whole(kept.k_NK), Whole(kept.v_NK), kept.attention_NH,
                             kept.log_sum_exp_NQ, Whole(dq_NH), Whole(dk_NK), Whole(dv_NK),
@@ -165,14 +170,17 @@ void LlamaBlock::BackwardWeight(const UnitArguments& arguments, Kernels& kernels
   const Tensor narrow_NH =
       buffers_.Workspace(arguments).View("narrow", tokens_N, model_.hidden_size);
 
-  down_.BackwardWeight(kept.product_NI, arguments.dy, gradients, backend);
+  down_.BackwardWeight(kept.product_NI, Dropped(arguments.dy, arguments, 1, narrow_NH, backend),
+                       gradients, backend);
   norm2_.Forward(kept.residual_NH, arguments.parameters, narrow_NH, kept.statistics2, backend);
   gate_.BackwardWeight(narrow_NH, kept.gate_NI, gradients, backend);
   up_.BackwardWeight(narrow_NH, kept.up_NI, gradients, backend);
   norm2_.BackwardWeight(norm2_.Partial(saved, "norm2_gradient"), gradients, backend);
 
-  output_.BackwardWeight(kept.attention_NH, saved.View("d_residual", tokens_N, model_.hidden_size),
-                         gradients, backend);
+  const Tensor d_residual_NH = saved.View("d_residual", tokens_N, model_.hidden_size);
+  output_.BackwardWeight(kept.attention_NH,
+                         Dropped(d_residual_NH, arguments, 0, narrow_NH, backend), gradients,
+                         backend);
   norm1_.Forward(arguments.x, arguments.parameters, narrow_NH, kept.statistics1, backend);
   q_.BackwardWeight(narrow_NH, kept.q_NH, gradients, backend);
   k_.BackwardWeight(narrow_NH, kept.k_NK, gradients, backend);

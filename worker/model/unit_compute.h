@@ -32,7 +32,9 @@ struct UnitArguments {
   std::byte* saved = nullptr;      // SavedLayout of the unit; null: F that will be recomputed
   std::byte* workspace = nullptr;  // WorkspaceLayout of the unit
   LossSums* loss = nullptr;        // the head adds to it; null: the head recomputes
-  bool evaluate = false;           // forward only: the head leaves out the gradient
+  // Rate 0: none. Sites are the unit's to count, from `dropout.site` on.
+  DropoutMask dropout;
+  bool evaluate = false;  // forward only: the head leaves out the gradient
 };
 
 class UnitCompute {
@@ -56,6 +58,9 @@ std::unique_ptr<UnitCompute> MakeUnitCompute(const ModelSpec& model, const UnitS
 // MakeUnitCompute, or what stands in its place (paced_units.h). Not for units of parameters only.
 using UnitFactory = std::function<std::unique_ptr<UnitCompute>(
     const ModelSpec& model, const UnitSpec& unit, Precision precision)>;
+
+// The first of a unit's dropouts.
+inline uint64_t DropoutSite(int unit) { return 2 * static_cast<uint64_t>(unit); }
 
 // Fills `master` (the elements `range` of the unit's flat buffer) with initial weights: a function
 // of (seed, name, element index) only. Gaps become zero. Host memory.

@@ -239,9 +239,10 @@ void TrainingRun::ReportFailedSave(const SaveReport& save, bool failed_before) {
 }
 
 absl::Status TrainingRun::Resume() {
-  ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
-                   FindResumePoint(setup_.job, setup_.train_identity, files_, transport_,
-                                   setup_.operation_timeout));
+  ASSIGN_OR_RETURN(
+      const std::optional<ResumePoint> point,
+      FindResumePoint(setup_.job, setup_.plan.layout.micro_batch_size, setup_.train_identity,
+                      files_, transport_, setup_.operation_timeout));
   if (!point) return absl::OkStatus();
   ASSIGN_OR_RETURN(const StateSource source,
                    OpenStateSource(files_, point->folder, setup_.job.model));
@@ -264,9 +265,10 @@ absl::Status TrainingRun::RollBack() {
   const absl::Status saved = saver_.Wait();  // a failed save has been reported
   if (IsConsequence(saved)) return saved;
   rolled_back_at_ = std::exchange(step_, 0);
-  ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
-                   FindResumePoint(setup_.job, setup_.train_identity, files_, transport_,
-                                   setup_.operation_timeout));
+  ASSIGN_OR_RETURN(
+      const std::optional<ResumePoint> point,
+      FindResumePoint(setup_.job, setup_.plan.layout.micro_batch_size, setup_.train_identity,
+                      files_, transport_, setup_.operation_timeout));
   StateSource source = InitialState(setup_.job);
   if (point) {
     ASSIGN_OR_RETURN(source, OpenStateSource(files_, point->folder, setup_.job.model));

@@ -19,6 +19,8 @@ RunDescription SomeRun() {
   run.state.seed = 7;
   run.state.global_batch_size = 12;
   run.state.sequence_length = 32;
+  run.state.micro_batch_size = 2;
+  run.state.numerics = "exact";
   run.state.gradient_clip_norm = 1;
   run.state.adamw.learning_rate = 1e-3;
   run.state.schedule = {10, Decay::kCosine, 0.1, 0};
@@ -38,12 +40,16 @@ TEST(RunComparisonTest, HyperParametersOfTheJobWinAndAreNamed) {
   RunDescription job = SomeRun();
   job.state.steps = 80;
   job.config.precision = Precision::kFp32;
+  job.state.micro_batch_size = 4;
+  job.state.numerics = "fast";
+  job.state.dropout = 0.5;
   job.state.gradient_clip_norm = 0.1;
   job.state.adamw = {1.0 / 3, 0.91, 0.951, 1e-9, 0.05};
   job.state.schedule = {5, Decay::kWsd, 0.2, 8};
   EXPECT_THAT(*CompareRuns(SomeRun(), job),
               ElementsAre("training.steps 40 -> 80", "training.precision bf16 -> fp32",
-                          "training.gradient_clip_norm 1 -> 0.1",
+                          "training.micro_batch_size 2 -> 4", "training.numerics exact -> fast",
+                          "training.dropout 0 -> 0.5", "training.gradient_clip_norm 1 -> 0.1",
                           "adamw.learning_rate 0.001 -> 0.33333333333333331",
                           "adamw.beta1 0.9 -> 0.91", "adamw.beta2 0.95 -> 0.951",
                           "adamw.epsilon 1e-08 -> 1e-09", "adamw.weight_decay 0.1 -> 0.05",

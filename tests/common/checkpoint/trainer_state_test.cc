@@ -13,6 +13,8 @@ JobSpec SomeJob() {
   job.steps = 1000;
   job.global_batch_size = 12;
   job.sequence_length = 64;
+  job.numerics = Numerics::kExact;
+  job.dropout = 0.3;
   job.gradient_clip_norm = 0.1;
   job.adamw = {1.0 / 3, 0.91, 0.951, 1e-9, 0.05};
   job.schedule = {100, Decay::kWsd, 0.01, 77};
@@ -24,7 +26,7 @@ std::vector<DataIdentity> SomeData() {
 }
 
 TEST(TrainerStateTest, RoundTripToTheBit) {
-  const TrainerState state = MakeTrainerState(SomeJob(), SomeData(), 30, 29);
+  const TrainerState state = MakeTrainerState(SomeJob(), 3, SomeData(), 30, 29);
   auto parsed = ParseTrainerState(PrintTrainerState(state));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->step, 30);
@@ -34,6 +36,9 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
   EXPECT_EQ(parsed->steps, 1000);
   EXPECT_EQ(parsed->global_batch_size, 12);
   EXPECT_EQ(parsed->sequence_length, 64);
+  EXPECT_EQ(parsed->micro_batch_size, 3);
+  EXPECT_EQ(parsed->numerics, "exact");
+  EXPECT_EQ(parsed->dropout, 0.3);
   EXPECT_EQ(parsed->gradient_clip_norm, 0.1);
   EXPECT_EQ(parsed->adamw.learning_rate, 1.0 / 3);
   EXPECT_EQ(parsed->adamw.weight_decay, 0.05);
@@ -46,7 +51,7 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
 
 // Whichever field is missing or of another type is named.
 TEST(TrainerStateTest, EveryFieldIsAskedFor) {
-  const std::string text = PrintTrainerState(MakeTrainerState(SomeJob(), SomeData(), 30, 29));
+  const std::string text = PrintTrainerState(MakeTrainerState(SomeJob(), 3, SomeData(), 30, 29));
   for (const char* field : {"step",
                             "optimizer_updates",
                             "next_sample",
@@ -54,6 +59,9 @@ TEST(TrainerStateTest, EveryFieldIsAskedFor) {
                             "steps",
                             "global_batch_size",
                             "sequence_length",
+                            "micro_batch_size",
+                            "numerics",
+                            "dropout",
                             "gradient_clip_norm",
                             "adamw",
                             "learning_rate",

@@ -383,6 +383,8 @@ TEST(JobCodecTest, TrainingOptions) {
                                 "checkpoint.every_steps=5", "checkpoint.resume=auto"})
                 .job.on_non_finite,
             OnNonFinite::kRollBack);
+  ExpectFault({"training.dropout=1"}, "training.dropout", "give a number from 0 and below 1");
+  EXPECT_EQ(ReadJob(kSmallJob, {"training.dropout=0.1"}).job.dropout, 0.1);
   ExpectFault({"training.spike_factor=1"}, "training.spike_factor", "give a number above 1");
   ExpectFault({"training.spike_factor=nan"}, "training.spike_factor", "is nan");
   EXPECT_EQ(ReadJob(kSmallJob, {"training.spike_factor=8"}).job.spike_factor, 8);

@@ -35,6 +35,8 @@ inline std::vector<std::string> CheckpointsIn(FileSystem& files) {
   return names;
 }
 
+inline constexpr int64_t kMicroBatch = 2;
+
 // All ranks of a layout in one process, with states made by a formula of (unit, buffer, element,
 // salt).
 class Group {
@@ -42,6 +44,7 @@ class Group {
   Group(int stages, int replicas) {
     layout_.stages = stages;
     layout_.replicas = replicas;
+    layout_.micro_batch_size = kMicroBatch;
   }
 
   static float Value(int unit, int buffer, int64_t element, uint64_t salt) {

@@ -33,7 +33,8 @@ class ResumePointTest : public testing::TestWithParam<int> {
     for (int rank = 0; rank < GetParam(); ++rank) {
       threads.emplace_back([&, rank] {
         const auto index = static_cast<size_t>(rank);
-        found[index] = FindResumePoint(job, {}, files_, *transports[index], absl::Seconds(30));
+        found[index] =
+            FindResumePoint(job, kMicroBatch, {}, files_, *transports[index], absl::Seconds(30));
       });
     }
     for (std::thread& thread : threads) thread.join();

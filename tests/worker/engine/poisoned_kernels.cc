@@ -80,6 +80,10 @@ class PoisonedKernels : public Kernels {
     kernels_->RmsNormBackwardWeight(dy_NH, x_NH, rstd_N, dw_H, stream);
     hook_("RmsNormBackwardWeight", dw_H, stream);
   }
+  void Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) override {
+    kernels_->Dropout(x_NH, mask, y_NH, stream);
+    hook_("Dropout", y_NH, stream);
+  }
   void GeluForward(Tensor x, Tensor y, Stream& stream) override {
     kernels_->GeluForward(x, y, stream);
     hook_("GeluForward", y, stream);

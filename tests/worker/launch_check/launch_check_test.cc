@@ -104,6 +104,7 @@ TEST(LaunchCheckTest, EveryLayoutThatIsRightPasses) {
       for (Numerics numerics : {Numerics::kFast, Numerics::kExact}) {
         JobSpec job = WideJob(architecture, c.stages, c.replicas);
         job.numerics = numerics;
+        job.dropout = 0.1;
         job.layout.zero = c.zero;
         job.layout.schedule = c.schedule;
         job.layout.chunks_per_stage = c.chunks;

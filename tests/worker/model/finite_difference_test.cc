@@ -57,33 +57,41 @@ class FiniteDifferenceTest : public testing::TestWithParam<std::string> {
            (2.0 * kStep);
   }
 
+  void Check() {
+    const double slope_of_x = Slope(true, false);
+    const double slope_of_parameters = Slope(false, true);
+    Output(0, false, false);
+    WriteFloats(Values("dy"), Activation(flight_.dx[kBlock + 1]));
+    model_.BackwardInput(flight_, kBlock);
+    model_.BackwardWeight(flight_, kBlock);
+
+    double along_x = 0;
+    const std::vector<float> dx = ReadFloats(Activation(flight_.dx[kBlock]));
+    const std::vector<float> direction = Values("direction");
+    for (size_t i = 0; i < dx.size(); ++i) along_x += static_cast<double>(dx[i]) * direction[i];
+    EXPECT_NEAR(slope_of_x / along_x, 1, 1e-3);
+
+    double along_parameters = 0;
+    for (const ParameterSpec& parameter : model_.units()[kBlock].parameters) {
+      const float* gradient = model_.gradients(kBlock) + parameter.offset;
+      for (int64_t i = 0; i < parameter.elements; ++i) {
+        along_parameters +=
+            static_cast<double>(gradient[i]) * FixtureWeight(parameter.name + "'", i);
+      }
+    }
+    EXPECT_NEAR(slope_of_parameters / along_parameters, 1, 1e-3);
+  }
+
   Fixture fixture_;
   SmallModel model_;
   InFlight flight_;
 };
 
-TEST_P(FiniteDifferenceTest, AgreesWithTheBackwardPasses) {
-  const double slope_of_x = Slope(true, false);
-  const double slope_of_parameters = Slope(false, true);
-  Output(0, false, false);
-  WriteFloats(Values("dy"), Activation(flight_.dx[kBlock + 1]));
-  model_.BackwardInput(flight_, kBlock);
-  model_.BackwardWeight(flight_, kBlock);
+TEST_P(FiniteDifferenceTest, AgreesWithTheBackwardPasses) { Check(); }
 
-  double along_x = 0;
-  const std::vector<float> dx = ReadFloats(Activation(flight_.dx[kBlock]));
-  const std::vector<float> direction = Values("direction");
-  for (size_t i = 0; i < dx.size(); ++i) along_x += static_cast<double>(dx[i]) * direction[i];
-  EXPECT_NEAR(slope_of_x / along_x, 1, 1e-3);
-
-  double along_parameters = 0;
-  for (const ParameterSpec& parameter : model_.units()[kBlock].parameters) {
-    const float* gradient = model_.gradients(kBlock) + parameter.offset;
-    for (int64_t i = 0; i < parameter.elements; ++i) {
-      along_parameters += static_cast<double>(gradient[i]) * FixtureWeight(parameter.name + "'", i);
-    }
-  }
-  EXPECT_NEAR(slope_of_parameters / along_parameters, 1, 1e-3);
+TEST_P(FiniteDifferenceTest, AgreesWithThemUnderDropout) {
+  model_.SetDropout(0.4);
+  Check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferenceTest,

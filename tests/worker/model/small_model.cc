@@ -240,6 +240,7 @@ UnitArguments SmallModel::Arguments(InFlight& flight, int unit) {
   arguments.saved = flight.saved[index].data();
   arguments.workspace = workspace_.data();
   if (last) arguments.loss = loss();
+  arguments.dropout = {.rate = dropout_, .seed = 3, .site = DropoutSite(unit)};
   return arguments;
 }
 

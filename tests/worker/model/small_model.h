@@ -70,6 +70,7 @@ class SmallModel {
   Precision precision() const { return precision_; }
 
   void SetParameters(const std::function<float(const std::string& name, int64_t index)>& value);
+  void SetDropout(double rate) { dropout_ = rate; }
   void ClearGradients();
   void ClearLoss() { *loss() = {}; }
 
@@ -111,6 +112,7 @@ class SmallModel {
   std::vector<Buffer> gradients_;
   Buffer loss_;
   GuardedBuffer workspace_;
+  double dropout_ = 0;
 };
 
 // As floats, from fp32 or bf16.

@@ -49,6 +49,7 @@ class CpuKernels : public Kernels {
   void RmsNormBackwardWeight(Tensor dy_NH, Tensor x_NH, Tensor rstd_N, Tensor dw_H,
                              Stream& stream) override;
 
+  void Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) override;
   void GeluForward(Tensor x, Tensor y, Stream& stream) override;
   void GeluBackward(Tensor dy, Tensor x, Tensor dx, Stream& stream) override;
   void SwiGluForward(Tensor gate, Tensor up, Tensor y, Stream& stream) override;

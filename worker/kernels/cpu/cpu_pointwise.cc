@@ -1,11 +1,19 @@
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 
 #include "common/base/status_macros.h"
 #include "worker/kernels/cpu/run-inl.h"
+#include "worker/kernels/dropout_row.h"
 
 namespace esteira {
+namespace {
+
+constexpr int64_t kDropoutPiece = 256;
+
+}  // namespace
 
 void CpuKernels::Zero(Tensor x, Stream& stream) {
   Run(stream, [=, this] {
@@ -83,6 +91,27 @@ void CpuKernels::FromFixedPoint(Tensor from, Tensor to, Stream& stream) {
   Run(stream, [=, this] {
     ParallelElements(threads_, from.elements(), [&](int64_t i, int64_t n) {
       loops_.from_fixed_point(from.as<int64_t>() + i, to.as<float>() + i, n);
+    });
+    return absl::OkStatus();
+  });
+}
+
+void CpuKernels::Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) {
+  RunTyped(stream, x_NH.type, [=, this](auto element) {
+    using T = decltype(element);
+    const DropoutRow row(mask);
+    const int64_t columns = x_NH.columns;
+    ParallelRows(threads_, x_NH.rows, columns, [&](int64_t begin, int64_t end) {
+      std::array<float, kDropoutPiece> piece;
+      for (int64_t n = begin; n < end; ++n) {
+        for (int64_t c = 0; c < columns; c += kDropoutPiece) {
+          const int64_t count = std::min(kDropoutPiece, columns - c);
+          const int64_t at = n * columns + c;
+          loops_.Of<T>().to_fp32(x_NH.as<T>() + at, piece.data(), count);
+          row.Apply(n, columns, c, {piece.data(), static_cast<size_t>(count)});
+          loops_.Of<T>().from_fp32(piece.data(), y_NH.as<T>() + at, count);
+        }
+      }
     });
     return absl::OkStatus();
   });

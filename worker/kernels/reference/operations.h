@@ -11,6 +11,7 @@
 namespace esteira::reference {
 
 absl::Status Convert(const Tensor& from, const Tensor& to);
+void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& y);
 void Add(const Tensor& a, const Tensor& b, const Tensor& sum);
 void AddIntegers(const Tensor& x, const Tensor& sum);
 bool AddFixedPoint(const Tensor& x, float largest, const Tensor& sum);  // whether one was refused

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 #include "worker/kernels/reference/operations.h"
 
 namespace esteira::reference {
@@ -33,6 +34,19 @@ absl::Status Convert(const Tensor& from, const Tensor& to) {
   }
   for (int64_t i = 0; i < from.elements(); ++i) Flat(to).Set(i, Flat(from)(i));
   return absl::OkStatus();
+}
+
+void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& y) {
+  const auto dropped = static_cast<uint64_t>(std::lround(mask.rate * 65536));
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    const int64_t of_sample = mask.sequence * x.columns;
+    const auto sample = static_cast<uint64_t>(mask.first_sample + i / of_sample);
+    const auto element = static_cast<uint64_t>(i % of_sample);
+    const uint64_t word = RandomWord(RandomBits(mask.seed, mask.site, sample), element / 4);
+    const bool kept = (word >> (16 * (element % 4))) % 65536 >= dropped;
+    const double share = 1 - static_cast<double>(dropped) / 65536;
+    Flat(y).Set(i, kept ? Flat(x)(i) / share : 0);
+  }
 }
 
 void Add(const Tensor& a, const Tensor& b, const Tensor& sum) {

@@ -142,6 +142,13 @@ class ReferenceKernels : public Kernels {
     });
   }
 
+  void Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) override {
+    stream.Enqueue([=] {
+      reference::Dropout(x_NH, mask, y_NH);
+      return absl::OkStatus();
+    });
+  }
+
   void GeluForward(Tensor x, Tensor y, Stream& stream) override {
     stream.Enqueue([=] {
       reference::GeluForward(x, y);
