@@ -11,7 +11,7 @@ import urllib.request
 from cluster import Cluster
 
 COMPARED = ["step", "loss_bits", "gradient_norm_bits", "learning_rate", "valid_tokens", "skipped", "parameter_hash"]
-RUN = ["training.parameter_hash_every_steps=1", "training.validate_every_steps=5", "training.write_sample_ids=true",
+RUN = ["training.dropout=0.1", "training.parameter_hash_every_steps=1", "training.validate_every_steps=5", "training.write_sample_ids=true",
        "training.schedule={warmup_steps: 2, decay: constant}"]
 
 
