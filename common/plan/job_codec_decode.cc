@@ -23,6 +23,7 @@ constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 constexpr int64_t kMaxSequence = int64_t{1} << 20;
 constexpr int64_t kMaxBatch = int64_t{1} << 24;
 constexpr int64_t kMaxSteps = int64_t{1} << 36;
+constexpr int64_t kMaxLookahead = 64;
 constexpr double kMaxParameters = 17592186044416.0;     // 2^44
 constexpr double kMaxTensorElements = 1099511627776.0;  // 2^40
 constexpr int64_t kNumBytes = 256;                      // of the tokenizer `bytes`
@@ -437,6 +438,10 @@ void Decoder::Parallelism() {
   PipelineSchedule();
   layout.reduce_every = Window("parallelism.reduce_every", parallelism.reduce_every());
   layout.gather_for = Window("parallelism.gather_for", parallelism.gather_for());
+  if (parallelism.has_lookahead()) {
+    layout.lookahead =
+        static_cast<int>(Whole("parallelism.lookahead", parallelism.lookahead(), 0, kMaxLookahead));
+  }
 }
 
 void Decoder::PipelineSchedule() {

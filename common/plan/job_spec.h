@@ -37,7 +37,7 @@ enum class OnNonFinite { kSkip, kStop, kRollBack };
 // Whether the plan runs at toy width before the job starts: kAuto with at most so many ranks,
 // kFull with all.
 enum class LaunchCheck { kAuto, kOff, kFull };
-inline constexpr int kMostRanksOfAutoCheck = 64;
+inline constexpr int kMostRanksOfAutoCheck = 32;
 
 // A layout as the user asked for it; what is absent the planner chooses.
 struct LayoutRequest {
@@ -49,6 +49,7 @@ struct LayoutRequest {
   std::string schedule_csv;             // the text of the file at PATH
   std::optional<int> reduce_every;
   std::optional<int> gather_for;
+  std::optional<int> lookahead;
   std::optional<int64_t> micro_batch_size;
   std::string recompute = "none";  // none | full | auto
   bool operator==(const LayoutRequest&) const = default;

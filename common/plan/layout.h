@@ -15,7 +15,8 @@ struct StagePolicy {
   int reduce_every = kAll;  // k: gradients are reduced after k micro-batches
   int gather_for = 1;       // g: parameters stay gathered for g micro-batches (ZeRO 3)
   bool recompute = false;   // its blocks keep their input only, and run again for the backward pass
-  int lookahead = 1;  // compute instructions by which communication may start early or end late
+  int lookahead =
+      1;  // compute instructions by which communication may start early or end late; 0: none
   bool operator==(const StagePolicy&) const = default;
 };
 

@@ -174,7 +174,7 @@ absl::Status CheckLayout(const v1::LayoutProto& proto) {
   for (const v1::StagePolicyProto& policy : proto.policies()) {
     RETURN_IF_ERROR(CheckAtLeast("layout.reduce_every", policy.reduce_every(), kAll));
     RETURN_IF_ERROR(CheckAtLeast("layout.gather_for", policy.gather_for(), kAll));
-    RETURN_IF_ERROR(CheckAtLeast("layout.lookahead", policy.lookahead(), 1));
+    RETURN_IF_ERROR(CheckAtLeast("layout.lookahead", policy.lookahead(), 0));
   }
   return absl::OkStatus();
 }

@@ -194,6 +194,7 @@ std::vector<StagePolicy> PolicyLadder(const LayoutRequest& request, int zero, in
     while (k + 1 < reductions.size()) ladder.push_back({reductions[++k], gathers[g], recompute});
     while (g + 1 < gathers.size()) ladder.push_back({reductions[k], gathers[++g], recompute});
   }
+  for (StagePolicy& policy : ladder) policy.lookahead = request.lookahead.value_or(1);
   return ladder;
 }
 

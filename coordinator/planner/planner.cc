@@ -84,7 +84,7 @@ absl::Status CheckNumbers(const JobSpec& job, const ClusterSpec& cluster) {
   }
   if (request.stages.value_or(1) < 1 || request.replicas.value_or(1) < 1 ||
       request.micro_batch_size.value_or(1) < 1 || request.reduce_every.value_or(kAll) < 0 ||
-      request.gather_for.value_or(1) < 0) {
+      request.gather_for.value_or(1) < 0 || request.lookahead.value_or(0) < 0) {
     return absl::InvalidArgumentError("the numbers of a layout are at least 1");
   }
   return absl::OkStatus();

@@ -332,6 +332,7 @@ class Searcher {
 
   // Communication that starts earlier needs more buffers; worth it where computation waits for it.
   absl::Status TryLookaheads() {
+    if (job_.layout.lookahead.has_value()) return absl::OkStatus();
     for (const Candidate& base : BestOfGroups(kBuiltFor)) {
       if (base.prediction.exposed_communication_ratio < 0.01) continue;
       for (int lookahead : kTriedLookaheads) {

@@ -68,5 +68,30 @@ class SyntheticTimingTest(unittest.TestCase):
         self.check("1f1b", 4)
 
 
+class OverlapTest(unittest.TestCase):
+    """ZeRO-3 of two replicas: parameters are gathered and gradients reduced for every micro-batch and layer."""
+
+    def test_communication_hides_behind_computation(self):
+        cluster = Cluster(2, "--device", "synthetic", "--synthetic-pass-seconds", "0.1")
+        try:
+            exposed = {}
+            for lookahead in (0, 1):
+                job = cluster.submit(
+                    "model={architecture: gpt2, num_layers: 8, hidden_size: 768, num_heads: 12, vocab_size: 256, max_sequence_length: 32}",
+                    "training.global_batch_size=4", "training.micro_batch_size=1", "training.steps=4", "training.validation_batches=1",
+                    "parallelism={pipeline_stages: 1, replicas: 2, zero: 3, pipeline_schedule: gpipe, reduce_every: 1, gather_for: 1, "
+                    f"lookahead: {lookahead}}}", "check=off")
+                done = cluster.wait(job, timeout="110s")
+                self.assertEqual(done.code, 0, done)
+                steps = cluster.steps(job)[1:]
+                exposed[lookahead] = statistics.median(s["step_seconds"] * s["exposed_communication_ratio"] for s in steps)
+                print(f"lookahead {lookahead}: step {statistics.median(s['step_seconds'] for s in steps):.3f} s, "
+                      f"exposed communication {exposed[lookahead]:.4f} s", flush=True)
+            self.assertLess(exposed[1], 0.15 * exposed[0])
+        finally:
+            left = cluster.close()
+            self.assertFalse(left, f"processes left behind: {left}")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -50,8 +50,9 @@ absl::Status CheckLayout(const Plan& plan) {
                                   layout.policies.size()));
   }
   for (const StagePolicy& policy : layout.policies) {
-    if (policy.reduce_every < 0 || policy.gather_for < 0 || policy.lookahead < 1) {
-      return PlanFault("reduce_every and gather_for of at least 1, or 0 for all; lookahead too");
+    if (policy.reduce_every < 0 || policy.gather_for < 0 || policy.lookahead < 0) {
+      return PlanFault(
+          "reduce_every and gather_for of at least 1, or 0 for all; lookahead of at least 0");
     }
   }
   for (int64_t size : {layout.global_batch_size, layout.micro_batch_size, layout.sequence_length}) {

@@ -383,6 +383,9 @@ TEST(JobCodecTest, TrainingOptions) {
                                 "checkpoint.every_steps=5", "checkpoint.resume=auto"})
                 .job.on_non_finite,
             OnNonFinite::kRollBack);
+  ExpectFault({"parallelism.lookahead=-1"}, "parallelism.lookahead", "from 0 to 64");
+  EXPECT_EQ(ReadJob(kSmallJob, {"parallelism.lookahead=0"}).job.layout.lookahead, 0);
+  EXPECT_EQ(ReadJob(kSmallJob, {}).job.layout.lookahead, std::nullopt);
   ExpectFault({"training.dropout=1"}, "training.dropout", "give a number from 0 and below 1");
   EXPECT_EQ(ReadJob(kSmallJob, {"training.dropout=0.1"}).job.dropout, 0.1);
   ExpectFault({"training.spike_factor=1"}, "training.spike_factor", "give a number above 1");

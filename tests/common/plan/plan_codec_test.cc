@@ -108,7 +108,7 @@ TEST(PlanCodecTest, FieldsOutOfRangeAreNamed) {
       {"layout.gather_for",
        [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(1)->set_gather_for(-1); }},
       {"layout.lookahead",
-       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(0)->set_lookahead(0); }},
+       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(0)->set_lookahead(-1); }},
       {"instruction.op",
        [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions(0)->set_op(kNumOps); }},
       {"instruction.op",

@@ -87,6 +87,29 @@ TEST(PlannerTest, WhatIsGivenStays) {
   EXPECT_LE(layout->num_ranks(), 7);
 }
 
+// Gathers and reductions that run beside computation cost nothing but their first and last.
+TEST(PlannerTest, LookaheadHidesCommunication) {
+  JobSpec job = ToyJob(16);
+  job.global_batch_size = 16;
+  job.layout.micro_batch_size = 2;
+  job.layout.stages = 1;
+  job.layout.replicas = 2;
+  job.layout.zero = 3;
+  job.layout.reduce_every = 1;
+  job.layout.gather_for = 1;
+  const ClusterSpec cluster = UniformCluster(2, {.pass_seconds = 1e-3});
+  double exposed[2];
+  for (const int lookahead : {0, 1}) {
+    job.layout.lookahead = lookahead;
+    const absl::StatusOr<Plan> plan = MakePlan(job, cluster);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->layout.policies[0].lookahead, lookahead);
+    exposed[lookahead] =
+        plan->prediction.exposed_communication_ratio * plan->prediction.step_seconds;
+  }
+  EXPECT_LT(exposed[1], 0.15 * exposed[0]);
+}
+
 TEST(PlannerTest, SlowLinksAvoidReplicasOrStages) {
   JobSpec job = ToyJob(6);
   job.global_batch_size = 64;
