@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Loads a checkpoint with Hugging Face's transformers, as it is.
 
-  load_in_transformers.py FOLDER DATA      prints the loss on the bytes of DATA in samples of the trained length
+  load_in_transformers.py FOLDER... DATA   prints each loss on the bytes of DATA in samples of the trained length, of a
+                                           folder that does not know it in samples of the longest
   load_in_transformers.py --toy PROGRAM    lets write_toy_checkpoint write each toy, and compares loss, logits and tokens
 
 Exits with 77 where torch or transformers is not installed.
@@ -20,6 +21,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+torch.set_num_threads(1)  # threads wait for each other by spinning
+
 TOYS = ["gpt2", "gpt2_untied", "llama", "llama_tied", "llama_bf16"]
 
 
@@ -34,7 +37,9 @@ def load(folder):
 
 
 def mean_loss(folder, model, data):
-    length = json.loads((pathlib.Path(folder) / "trainer_state.json").read_text())["sequence_length"]
+    state = pathlib.Path(folder) / "trainer_state.json"
+    length = (json.loads(state.read_text())["sequence_length"] if state.exists()
+              else model.config.max_position_embeddings)
     count = (len(data) - 1) // length
     tokens = torch.tensor(list(data[: count * length + 1]))
     inputs = tokens[:-1].reshape(count, length)
@@ -70,7 +75,7 @@ def check_toy(program, name, directory):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         print(__doc__)
         return 2
     if sys.argv[1] == "--toy":
@@ -78,8 +83,9 @@ def main():
             with tempfile.TemporaryDirectory() as directory:
                 check_toy(sys.argv[2], name, directory)
         return 0
-    folder, data = sys.argv[1:]
-    print(f"loss {mean_loss(folder, load(folder), pathlib.Path(data).read_bytes()):.9f}")
+    *folders, data = sys.argv[1:]
+    for folder in folders:
+        print(f"loss {mean_loss(folder, load(folder), pathlib.Path(data).read_bytes()):.9f}")
     return 0
 
 
