@@ -50,25 +50,31 @@ class RestartTest(unittest.TestCase):
         samples = {row["step"]: row["sample_ids"] for row in map(json.loads, path.read_text().splitlines())}
         return {s["step"]: ([s[f] for f in COMPARED], samples[s["step"]]) for s in self.cluster.steps(job)}
 
-    def kill_one_trainer(self, draw):
-        os.kill(draw.choice(self.cluster.trainers())[1], signal.SIGKILL)
+    def reached(self, job):
+        """The last recorded step: from the job's folder, since a call takes as long as many steps."""
+        path = next((self.cluster.directory / "data").rglob(f"{job}/steps.jsonl"), None)
+        whole_lines = path.read_text().split("\n")[:-1] if path else []
+        return json.loads(whole_lines[-1])["step"] if whole_lines else 0
 
     def test_killed_at_ten_random_steps_in_ten_layouts(self):
         draw = random.Random(4)
-        unbroken = self.submit((1, 1, 0, "1f1b", 1), f"training.steps={STEPS}")
+        run = [f"training.steps={STEPS}", "model.hidden_size=96"]  # steps long enough to be met by a kill
+        unbroken = self.submit((1, 1, 0, "1f1b", 1), *run)
         directory = self.cluster.root / "checkpoints"
-        saving = f"checkpoint={{directory: {directory}, every_steps: 3, keep: 2, resume: auto}}"
+        saving = f"checkpoint={{directory: {directory}, every_steps: 5, keep: 2, resume: auto}}"
         self.assertEqual(self.cluster.wait(unbroken, "120s").code, 0)
         expected = self.record(unbroken)
         self.assertTrue(any(values[4] for values, _ in expected.values()), "some step must be skipped")
         whole, reached = {}, 0
         for number, how in enumerate(LAYOUTS):
-            job = self.submit(how, f"training.steps={STEPS}", saving)
+            job = self.submit(how, *run, saving)
             last = number == len(LAYOUTS) - 1
             if not last:
-                at = reached + draw.randint(4, 20)
-                self.cluster.until(lambda: int(self.cluster.describe(job).get("step", 0)) >= at, f"step {at}")
-                self.kill_one_trainer(draw)
+                at = reached + draw.randint(1, 15)
+                self.cluster.until(lambda: self.reached(job) > 0, "a step")
+                victim = draw.choice(self.cluster.trainers())[1]
+                self.cluster.until(lambda: self.reached(job) >= at, f"step {at}")
+                os.kill(victim, signal.SIGKILL)
             self.assertEqual(self.cluster.wait(job, "120s").code, 0 if last else 1)
             with self.subTest(number=number, how=how):
                 record = self.record(job)
@@ -102,7 +108,7 @@ class RestartTest(unittest.TestCase):
             self.cluster.until(lambda: latest.exists() and latest.read_text() != last, "a checkpoint")
             files = draw.randint(1, 6)  # anywhere within a save
             self.cluster.until(lambda: files_of_new_saves() >= files, f"a save with {files} files")
-            self.kill_one_trainer(draw)
+            os.kill(draw.choice(self.cluster.trainers())[1], signal.SIGKILL)
             self.assertEqual(self.cluster.wait(job).code, 1)
             torn += any(p.name not in before for p in directory.glob(".tmp-step-*"))
             self.assertEqual(self.cluster.run("checkpoints", "verify", str(directory)).code, 0)

@@ -116,6 +116,16 @@ TEST_P(RulesTest, WhatIsRecomputedIsWhatWasComputed) {
                ToySamples(job_));
 }
 
+// Each sample and layer has its own mask, the same again when it is recomputed.
+TEST_P(RulesTest, WhatIsRecomputedUnderDropoutIsWhatWasComputed) {
+  job_.dropout = 0.25;
+  ExpectInEach({{},
+                {.recompute = "full"},
+                {.stages = 2, .replicas = 2, .zero = 3, .recompute = "full"},
+                {.stages = 3, .replicas = 3, .schedule = "zb_h1", .recompute = "full"}},
+               ToySamples(job_));
+}
+
 // AdamW of the paper: decay apart from the gradient, on matrices alone.
 TEST_P(RulesTest, DecayIsDecoupledAndOnMatricesAlone) {
   job_.adamw.weight_decay = 20;  // against steps of the learning rate

@@ -77,6 +77,10 @@ UnitArguments NaiveTraining::Arguments(int unit) {
   UnitArguments arguments;
   arguments.batch = job_.global_batch_size;
   arguments.sequence = job_.sequence_length;
+  arguments.dropout = {.rate = job_.dropout,
+                       .seed = job_.seed,
+                       .site = DropoutSite(unit),
+                       .first_sample = first_sample_};
   arguments.parameters = parameters_[u].data();
   arguments.gradients = Floats(gradients_[u]).data();
   if (units_[u].uses.size() > 1) {
@@ -109,7 +113,8 @@ void NaiveTraining::SetParameters(const std::vector<std::vector<double>>& weight
 
 void NaiveTraining::ReadBatch(int64_t step, const SampleReader& samples) {
   const auto tokens = static_cast<size_t>(job_.global_batch_size * job_.sequence_length);
-  CHECK(samples((step - 1) * job_.global_batch_size, job_.global_batch_size,
+  first_sample_ = (step - 1) * job_.global_batch_size;
+  CHECK(samples(first_sample_, job_.global_batch_size,
                 {reinterpret_cast<int32_t*>(inputs_.data()), tokens},
                 {reinterpret_cast<int32_t*>(targets_.data()), tokens})
             .ok());
@@ -121,6 +126,7 @@ LossSums NaiveTraining::Forward(bool evaluate) {
   for (size_t u = 0; u < compute_.size(); ++u) {
     UnitArguments arguments = Arguments(static_cast<int>(u));
     arguments.evaluate = evaluate;
+    if (evaluate) arguments.dropout = {};
     compute_[u]->Forward(arguments, *kernels_, *stream_);
   }
   CHECK(stream_->Synchronize().ok());

@@ -58,6 +58,7 @@ class NaiveTraining {
   std::vector<Buffer> parameters_, gradients_;       // by unit, fp32
   std::vector<Buffer> activations_, activation_gradients_, saved_;
   Buffer workspace_, inputs_, targets_, loss_;
+  int64_t first_sample_ = 0;  // of the batch that was read
   int updates_ = 0;
 };
 
