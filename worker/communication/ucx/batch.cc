@@ -8,7 +8,8 @@ Batch::Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration
     : timeout_(timeout), deadline_(DeadlineAfter(timeout)), pending_(transfers.size()) {
   operations_.reserve(transfers.size());
   for (const Transfer& transfer : transfers) {
-    operations_.push_back({.batch = this, .kind = kind, .transfer = transfer, .header = {}});
+    operations_.push_back(
+        {.batch = this, .kind = kind, .transfer = transfer, .header = {}, .offer = {}});
   }
 }
 

@@ -25,7 +25,10 @@ struct Operation {
   FrameKind kind = FrameKind::kData;
   Transfer transfer;
   FrameHeader header;
-  bool in_flight = false;  // UCX holds its buffer
+  Offer offer;             // of a send that is offered; UCX reads it from here
+  bool in_flight = false;  // UCX holds its buffer, or its offer
+  bool offered = false;
+  bool taken = false;  // the answer to the offer has come
   bool done = false;
 };
 

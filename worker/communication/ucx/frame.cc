@@ -8,7 +8,7 @@
 namespace esteira {
 namespace {
 
-constexpr uint32_t kMagic = 0x31585545;  // "EUX1"
+constexpr uint32_t kMagic = 0x32585545;  // "EUX2"
 
 uint32_t Checksum(FrameHeader header) {
   header.crc = 0;

@@ -20,6 +20,20 @@ enum class FrameKind : uint32_t {
   kData,
   kGoodbye,  // the last message of a rank that leaves in order
   kAbort,    // its bytes are the reason; tag.index is the rank where it began
+  kOffer,    // an Offer: data that lies ready in the sender's memory
+  kTaken,    // a Taken: the answer to an offer
+};
+
+// Where the data of a message lies in the memory of its sender, who leaves it there until it is
+// told that it was taken.
+struct Offer {
+  uint64_t address = 0;
+  uint64_t length = 0;
+};
+
+struct Taken {
+  uint64_t sequence = 0;  // of the offer
+  uint64_t fits = 0;      // 0: the receiver expects another size
 };
 
 // Sent as it lies in memory: all ranks of a job run the same build on little-endian machines. No

@@ -96,9 +96,15 @@ void UcxMesh::Start(const std::shared_ptr<Batch>& batch) {
 void UcxMesh::StartSend(Operation& send) {
   Peer& peer = PeerOf(send.transfer.peer);
   if (peer.left) return Note(RankClosed(peer.rank), peer.rank);
-  const std::span<std::byte> bytes = send.transfer.bytes;
+  std::span<std::byte> bytes = send.transfer.bytes;
+  FrameKind kind = send.kind;
+  if (bytes.size() > kEagerBytes && peer.neighbour.takes_offers) {
+    MakeOffer(send);
+    kind = FrameKind::kOffer;
+    bytes = std::as_writable_bytes(std::span(&send.offer, 1));
+  }
   send.header =
-      MakeFrame(self_, send.kind, peer.rank, send.transfer.tag, peer.next_sent++, bytes.size());
+      MakeFrame(self_, kind, peer.rank, send.transfer.tag, peer.next_sent++, bytes.size());
   ucp_request_param_t param = BufferParam(send);
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = bytes.size() > kEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
@@ -117,13 +123,20 @@ void UcxMesh::StartReceive(Operation& receive) {
     if (peer.left) return Note(RankClosed(peer.rank), peer.rank);
     return matcher_.Post(receive);
   }
-  const bool fits = FitsOrNotes(arrival->header, receive);
-  if (arrival->rendezvous != nullptr) {
-    if (fits) return StartRendezvous({&receive, arrival->rendezvous});
-    return unwanted_.push_back(arrival->rendezvous);
+  if (arrival->rendezvous == nullptr) {
+    return Deliver(arrival->header, arrival->bytes.data(), receive);
   }
-  if (!fits) return;
-  CopyBytes(arrival->bytes.data(), receive.transfer.bytes);
+  if (FitsOrNotes(arrival->header, arrival->header.length, receive)) {
+    return StartRendezvous({&receive, arrival->rendezvous});
+  }
+  unwanted_.push_back(arrival->rendezvous);
+}
+
+// A message that has come whole, to its receive.
+void UcxMesh::Deliver(const FrameHeader& header, const void* data, Operation& receive) {
+  if (header.kind == FrameKind::kOffer) return StartRead(header, data, receive);
+  if (!FitsOrNotes(header, header.length, receive)) return;
+  CopyBytes(data, receive.transfer.bytes);
   Complete(receive);
 }
 
@@ -163,7 +176,9 @@ ucs_status_t UcxMesh::Accept(const FrameHeader& header, const void* data, void* 
   }
   switch (header.kind) {
     case FrameKind::kHello:
+    case FrameKind::kOffer:
     case FrameKind::kData: return AcceptData(header, data, rendezvous);
+    case FrameKind::kTaken: AcceptTaken(header, data); break;
     case FrameKind::kGoodbye:
       peer.left = true;
       departures_ = true;
@@ -196,20 +211,19 @@ ucs_status_t UcxMesh::AcceptData(const FrameHeader& header, const void* data, vo
     }
     return rendezvous != nullptr ? UCS_INPROGRESS : UCS_OK;
   }
-  if (!FitsOrNotes(header, *receive)) return rendezvous != nullptr ? kOtherSize : UCS_OK;
-  if (rendezvous != nullptr) {
-    ready_.push_back({receive, rendezvous});
-    return UCS_INPROGRESS;
+  if (rendezvous == nullptr) {
+    Deliver(header, data, *receive);
+    return UCS_OK;
   }
-  CopyBytes(data, receive->transfer.bytes);
-  Complete(*receive);
-  return UCS_OK;
+  if (!FitsOrNotes(header, header.length, *receive)) return kOtherSize;
+  ready_.push_back({receive, rendezvous});
+  return UCS_INPROGRESS;
 }
 
-bool UcxMesh::FitsOrNotes(const FrameHeader& header, const Operation& receive) {
+bool UcxMesh::FitsOrNotes(const FrameHeader& header, uint64_t length, const Operation& receive) {
   const size_t posted = receive.transfer.bytes.size();
-  if (header.length == posted) return true;
-  Note(SizesDiffer(header.tag, header.source, header.length, self_.rank, posted), self_.rank);
+  if (length == posted) return true;
+  Note(SizesDiffer(header.tag, header.source, length, self_.rank, posted), self_.rank);
   return false;
 }
 
@@ -228,18 +242,24 @@ void UcxMesh::OnReceived(void* request, ucs_status_t status, size_t /*length*/, 
 void UcxMesh::Landed(Operation& operation, ucs_status_t status) {
   operation.in_flight = false;
   if (!failed_.ok()) return;  // whatever UCX says of it: the batch has failed
-  if (status == UCS_OK) return Complete(operation);
-  if (status == kOtherSize) {
-    return Note(absl::InvalidArgumentError(absl::StrCat(TransferText(operation.transfer),
-                                                        ": the receiver expects another size")),
-                operation.transfer.peer);
+  if (status == UCS_OK) {
+    if (!operation.offered || operation.taken) Complete(operation);
+    return;
   }
+  if (status == kOtherSize) return NoteOtherSize(operation);
   NoteLoss(operation.transfer.peer, status);
+}
+
+void UcxMesh::NoteOtherSize(const Operation& send) {
+  Note(absl::InvalidArgumentError(
+           absl::StrCat(TransferText(send.transfer), ": the receiver expects another size")),
+       send.transfer.peer);
 }
 
 void UcxMesh::Complete(Operation& operation) {
   const auto bytes = static_cast<int64_t>(operation.transfer.bytes.size());
-  if (operation.transfer.direction == Transfer::Direction::kReceive) {
+  const bool receive = operation.transfer.direction == Transfer::Direction::kReceive;
+  if (operation.kind == FrameKind::kData && receive) {
     bytes_received_ += bytes;
   } else if (operation.kind == FrameKind::kData) {
     ++messages_sent_;

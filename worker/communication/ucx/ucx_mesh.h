@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +34,12 @@ class UcxMesh {
 
   // Makes an endpoint to each other rank. `addresses` are UCX's own bytes, by rank.
   void Connect(const std::vector<std::string>& addresses);
+  // What this rank and a peer can read of each other's memory. Without a word, nothing.
+  struct Neighbour {
+    int64_t process = 0;        // the peer's; 0: it cannot be read
+    bool takes_offers = false;  // the peer can read this rank's memory
+  };
+  void SetNeighbours(const std::vector<Neighbour>& by_rank);
   // Starts every operation of `batch`, which is finished now or later.
   void Start(const std::shared_ptr<Batch>& batch);
   // `cause` is what this rank reports; the peers are told that `origin` was the first to fail. Only
@@ -54,6 +62,7 @@ class UcxMesh {
     ucp_ep_h endpoint = nullptr;
     uint64_t next_sent = 0;
     uint64_t next_received = 0;
+    Neighbour neighbour;
     bool left = false;           // said goodbye
     ucs_status_t lost = UCS_OK;  // what the error handler said
   };
@@ -65,6 +74,18 @@ class UcxMesh {
   struct Notice {
     FrameHeader header;
     std::string reason;
+  };
+  // An answer to an offer; UCX reads it until it is sent.
+  struct Answer {
+    FrameHeader header;
+    Taken body;
+  };
+  // An offer that has met its receive: read bit by bit, between other work.
+  struct Read {
+    Operation* receive;
+    FrameHeader header;
+    uint64_t address;
+    size_t done;
   };
   // A rendezvous that has met its receive, to be started after the callback.
   struct Ready {
@@ -84,8 +105,20 @@ class UcxMesh {
   void StartRendezvous(const Ready& ready);
   ucs_status_t Accept(const FrameHeader& header, const void* data, void* rendezvous);
   ucs_status_t AcceptData(const FrameHeader& header, const void* data, void* rendezvous);
-  bool FitsOrNotes(const FrameHeader& header, const Operation& receive);
+  // `length`: of the data.
+  bool FitsOrNotes(const FrameHeader& header, uint64_t length, const Operation& receive);
+  void Deliver(const FrameHeader& header, const void* data, Operation& receive);
+
+  // Offers: data that the receiver reads out of the sender's memory.
+  void MakeOffer(Operation& send);
+  void StartRead(const FrameHeader& header, const void* data, Operation& receive);
+  bool ReadNext();
+  void AcceptTaken(const FrameHeader& header, const void* data);
+  void SendTaken(const FrameHeader& offer, bool fits);
+  static void OnAnswered(void* request, ucs_status_t status, void* answer);
+
   void Landed(Operation& operation, ucs_status_t status);
+  void NoteOtherSize(const Operation& send);
   void Complete(Operation& operation);
   // Remembers the first failure until it can be acted upon.
   void Note(const absl::Status& cause, int origin);
@@ -104,8 +137,11 @@ class UcxMesh {
   Matcher matcher_;
   std::list<std::shared_ptr<Batch>> batches_;
   std::vector<Ready> ready_;
-  std::vector<void*> unwanted_;  // descriptors that met a receive of another size
-  std::vector<void*> pending_;   // UCX's requests for notices and for closing endpoints
+  std::deque<Read> reads_;
+  std::map<std::pair<int, uint64_t>, Operation*> offered_;  // by peer and sequence
+  std::vector<FrameHeader> misfits_;  // offers of another size, not yet answered
+  std::vector<void*> unwanted_;       // descriptors that met a receive of another size
+  std::vector<void*> pending_;        // UCX's requests for notices and for closing endpoints
   std::list<Notice> notices_;
   bool departures_ = false;  // a peer has left, and nobody has looked yet who waits for it
   Failure noted_;            // to be acted upon

@@ -27,10 +27,11 @@ bool UcxMesh::Progress() {
     ++turns;
   }
   ActOnNotes();
-  return turns > 0;
+  return ReadNext() || turns > 0;
 }
 
 void UcxMesh::ActOnNotes() {
+  for (const FrameHeader& offer : std::exchange(misfits_, {})) SendTaken(offer, /*fits=*/false);
   NoteDepartures();
   NoteOverdue(std::chrono::steady_clock::now());
   if (!noted_.cause.ok()) Fail(noted_.cause, noted_.origin);
@@ -83,6 +84,8 @@ void UcxMesh::Fail(const absl::Status& cause, int origin) {
   if (!failed_.ok()) return;
   failed_ = cause;
   Note(cause, origin);
+  reads_.clear();
+  offered_.clear();
   for (Peer& peer : peers_) SendNotice(peer, FrameKind::kAbort, origin, failed_.message());
   CloseEndpoints(UCP_EP_CLOSE_FLAG_FORCE);
   ReleaseKept();

@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "worker/communication/ucx/address.h"
+#include "worker/communication/ucx/peer_memory.h"
 #include "worker/communication/ucx/progress_thread.h"
 #include "worker/communication/ucx/ucp_worker.h"
 #include "worker/communication/ucx/ucx_mesh.h"
@@ -72,10 +73,12 @@ class OpenedUcxEndpoint : public UcxEndpoint {
     if (link_ == nullptr) return absl::FailedPreconditionError("the endpoint is connected already");
     ASSIGN_OR_RETURN(const std::vector<std::string> bodies, Check(addresses, versions));
     link_->thread.Post([this, &bodies] { link_->mesh.Connect(bodies); });
-    const absl::Status met = MeetPeers();
+    const absl::StatusOr<std::vector<UcxMesh::Neighbour>> met = MeetPeers();
     if (!met.ok()) {
-      return absl::Status(met.code(), absl::StrCat("connecting the mesh: ", met.message()));
+      return absl::Status(met.status().code(),
+                          absl::StrCat("connecting the mesh: ", met.status().message()));
     }
+    link_->thread.Post([mesh = &link_->mesh, met = *met] { mesh->SetNeighbours(met); });
     return std::make_unique<UcxTransport>(std::move(link_));
   }
 
@@ -104,12 +107,37 @@ class OpenedUcxEndpoint : public UcxEndpoint {
     return bodies;
   }
 
-  absl::Status MeetPeers() {
+  // Everyone shows everyone a word of its memory, then says whose it has found.
+  absl::StatusOr<std::vector<UcxMesh::Neighbour>> MeetPeers() {
+    const auto size = static_cast<size_t>(options_.size);
+    std::vector<MemoryProof> proofs(size);
+    proofs[static_cast<size_t>(options_.rank)] = OwnMemoryProof();
+    const std::vector<MemoryProof> own(size, OwnMemoryProof());
+    RETURN_IF_ERROR(Greet<MemoryProof>(own, proofs));
+    std::vector<uint8_t> found(size), found_by(size);
+    for (size_t peer = 0; peer < size; ++peer) {
+      found[peer] = options_.read_peer_memory && CanRead(proofs[peer]) ? 1 : 0;
+    }
+    RETURN_IF_ERROR(Greet<uint8_t>(found, found_by));
+    std::vector<UcxMesh::Neighbour> neighbours(size);
+    for (size_t peer = 0; peer < size; ++peer) {
+      if (found[peer] != 0) neighbours[peer].process = proofs[peer].process;
+      neighbours[peer].takes_offers = found_by[peer] != 0;
+    }
+    return neighbours;
+  }
+
+  // To each peer its element of `said`; what each has said to this rank into `heard`.
+  template <typename Element>
+  absl::Status Greet(std::vector<Element> said, std::vector<Element>& heard) {
     std::vector<Transfer> hellos;
     for (int peer = 0; peer < options_.size; ++peer) {
       if (peer == options_.rank) continue;
-      hellos.push_back({Transfer::Direction::kSend, peer, {}, {}});
-      hellos.push_back({Transfer::Direction::kReceive, peer, {}, {}});
+      const auto bytes = [peer](std::vector<Element>& elements) {
+        return std::as_writable_bytes(std::span(elements).subspan(static_cast<size_t>(peer), 1));
+      };
+      hellos.push_back({Transfer::Direction::kSend, peer, {}, bytes(said)});
+      hellos.push_back({Transfer::Direction::kReceive, peer, {}, bytes(heard)});
     }
     return link_->Run(FrameKind::kHello, hellos, options_.connect_timeout);
   }

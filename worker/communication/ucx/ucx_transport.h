@@ -18,6 +18,7 @@ struct UcxOptions {
   int size = 1;
   std::string network_device = "lo";                   // UCX_NET_DEVICES; empty: UCX's own choice
   absl::Duration connect_timeout = absl::Seconds(60);  // for all peers to have connected
+  bool read_peer_memory = true;  // of peers on this machine, where it may; else all goes over TCP
 };
 
 // Two steps, because addresses travel through the coordinator: Open, exchange, Connect. Owns a

@@ -21,6 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPlenty = absl::Seconds(30);
 const Tag kTag{1, 2, 3};
+constexpr uint64_t kFirst = 2;  // sequence of the first message after the two that greet
 
 Transfer Send(int peer, std::span<std::byte> bytes) {
   return {Transfer::Direction::kSend, peer, kTag, bytes};
@@ -39,11 +40,15 @@ std::unique_ptr<UcxEndpoint> Open(const UcxOptions& options) {
 class UcxTransportTest : public ::testing::Test {
  protected:
   void OpenPair(const UcxOptions& second = {.job_id = "job", .epoch = 7, .rank = 1, .size = 2}) {
-    endpoints_.push_back(Open({.job_id = "job",
-                               .epoch = 7,
-                               .rank = 0,
-                               .size = 2,
-                               .connect_timeout = second.connect_timeout}));
+    OpenPair({.job_id = "job",
+              .epoch = 7,
+              .rank = 0,
+              .size = 2,
+              .connect_timeout = second.connect_timeout},
+             second);
+  }
+  void OpenPair(const UcxOptions& first, const UcxOptions& second) {
+    endpoints_.push_back(Open(first));
     endpoints_.push_back(Open(second));
     for (const auto& endpoint : endpoints_) {
       addresses_.push_back(endpoint->address());
@@ -61,6 +66,12 @@ class UcxTransportTest : public ::testing::Test {
     connect(0);
     other.join();
     return statuses;
+  }
+  void Reset() {
+    for (auto& transport : transports_) transport.reset();
+    endpoints_.clear();
+    addresses_.clear();
+    versions_.clear();
   }
   void AwaitDropped(int64_t count) {
     while (transports_[0]->counters().messages_dropped < count) std::this_thread::yield();
@@ -181,15 +192,15 @@ TEST_F(UcxTransportTest, BadHeadersAreCountedAndTouchNoBuffer) {
         AwaitDropped(++dropped);
       };
       for (const auto& fault : faults) {
-        FrameHeader header = MakeFrame(real, FrameKind::kData, 0, kTag, 1, size);
+        FrameHeader header = MakeFrame(real, FrameKind::kData, 0, kTag, kFirst, size);
         fault(header);
         Seal(&header);
         send(header, sizeof(header));
       }
-      FrameHeader unsealed = MakeFrame(real, FrameKind::kData, 0, kTag, 1, size);
+      FrameHeader unsealed = MakeFrame(real, FrameKind::kData, 0, kTag, kFirst, size);
       unsealed.crc ^= 1;
       send(unsealed, sizeof(unsealed));
-      send(MakeFrame(real, FrameKind::kData, 0, kTag, 1, size), sizeof(FrameHeader) - 8);
+      send(MakeFrame(real, FrameKind::kData, 0, kTag, kFirst, size), sizeof(FrameHeader) - 8);
     }
     EXPECT_TRUE(transports_[1]->Run({{Send(0, good)}}, kPlenty).ok());
     receiver.join();
@@ -202,12 +213,72 @@ TEST_F(UcxTransportTest, ALostOrRepeatedMessageIsNoticed) {
   ConnectBoth();
   const FrameIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
   RawUcxSender sender(addresses_[0]);
-  const FrameHeader header = MakeFrame(real, FrameKind::kData, 0, kTag, /*sequence=*/2, 0);
+  const FrameHeader header = MakeFrame(real, FrameKind::kData, 0, kTag, kFirst + 1, 0);
   EXPECT_EQ(sender.Send(std::as_bytes(std::span(&header, 1)), {}, UCP_AM_SEND_FLAG_EAGER), UCS_OK);
   std::vector<std::byte> bytes(4);
   const absl::Status status = transports_[0]->Run({{Receive(1, bytes)}}, kPlenty);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  EXPECT_THAT(status.message(), HasSubstr("message 2 of rank 1 came where message 1 was due"));
+  EXPECT_THAT(status.message(), HasSubstr("message 3 of rank 1 came where message 2 was due"));
+}
+
+// Large messages, each way, where memory is read on both sides, on one, and on none.
+TEST_F(UcxTransportTest, LargeMessagesArriveWhoeverMayReadWhom) {
+  for (const auto& [first, second] :
+       {std::pair{true, true}, std::pair{true, false}, std::pair{false, false}}) {
+    Reset();
+    const auto options = [](int rank, bool read) {
+      return UcxOptions{
+          .job_id = "job", .epoch = 7, .rank = rank, .size = 2, .read_peer_memory = read};
+    };
+    OpenPair(options(0, first), options(1, second));
+    ConnectBoth();
+    std::vector<std::byte> sent(3'333'333, std::byte{0x5a}), there(sent.size()), back(sent.size());
+    sent.front() = sent.back() = std::byte{0x77};
+    std::thread other([&] {
+      EXPECT_TRUE(transports_[1]->Run({{Receive(0, there)}}, kPlenty).ok());
+      EXPECT_TRUE(transports_[1]->Run({{Send(0, there)}}, kPlenty).ok());
+    });
+    EXPECT_TRUE(transports_[0]->Run({{Send(1, sent), Receive(1, back)}}, kPlenty).ok());
+    other.join();
+    EXPECT_EQ(back, sent);
+    EXPECT_EQ(transports_[0]->counters().bytes_sent, std::ssize(sent));
+  }
+}
+
+// What a broken peer may say of memory; each ends the mesh with a sentence, and touches nothing.
+TEST_F(UcxTransportTest, OffersAndAnswersThatCannotBeAreNoticed) {
+  struct Fault {
+    FrameKind kind;
+    std::vector<uint64_t> body;
+    absl::StatusCode code;
+    const char* text;
+  };
+  constexpr uint64_t kSize = 100'000;
+  const Fault faults[] = {
+      {FrameKind::kOffer, {8, kSize}, absl::StatusCode::kUnavailable, "rank 1 is lost"},
+      {FrameKind::kOffer, {8, kSize + 1}, absl::StatusCode::kInvalidArgument, "100001"},
+      {FrameKind::kOffer, {8}, absl::StatusCode::kDataLoss, "broken offer"},
+      {FrameKind::kTaken, {99, 1}, absl::StatusCode::kDataLoss, "was not offered"},
+      {FrameKind::kTaken, {}, absl::StatusCode::kDataLoss, "was not offered"},
+  };
+  for (const Fault& fault : faults) {
+    Reset();
+    OpenPair();
+    ConnectBoth();
+    const FrameIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
+    std::vector<std::byte> received(kSize);
+    std::thread receiver([&] {
+      const absl::Status status = transports_[0]->Run({{Receive(1, received)}}, kPlenty);
+      EXPECT_EQ(status.code(), fault.code) << status;
+      EXPECT_THAT(status.message(), HasSubstr(fault.text));
+    });
+    RawUcxSender sender(addresses_[0]);
+    const std::span body = std::as_bytes(std::span(fault.body));
+    const FrameHeader header = MakeFrame(real, fault.kind, 0, kTag, kFirst, body.size());
+    sender.Send(std::as_bytes(std::span(&header, 1)), body, UCP_AM_SEND_FLAG_EAGER);
+    receiver.join();
+    EXPECT_EQ(received, std::vector<std::byte>(kSize));
+  }
 }
 
 // Ranks 0 and 2 live here, rank 1 in a process of its own.
