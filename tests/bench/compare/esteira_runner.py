@@ -71,7 +71,9 @@ class Cluster:
         return [arrival for arrival, _ in seen], [used for _, used in seen]
 
     def _cause(self, job):
-        return reason(json.loads(self.command("describe", job, "-o", "json")).get("reason", "the job ended early"))
+        described = json.loads(self.command("describe", job, "-o", "json"))
+        failures = described.get("failures") or [{}]
+        return failures[0].get("cause") or described.get("message") or "the job ended early"
 
     def close(self):
         self.command("local", "down", "--dir", str(self.root / "cluster"))
