@@ -71,6 +71,7 @@ absl::StatusOr<std::vector<std::string>> FoldersToVerify(FileSystem& files,
                                             kManifestName, " nor a folder step-*"));
   }
   std::vector<std::string> paths;
+  paths.reserve(folders.size());
   for (const StepFolder& folder : folders) paths.push_back(folder.path);
   return paths;
 }

@@ -22,7 +22,7 @@ bool SameBits(double a, double b) {
 
 std::string UnitText(const Plan& plan, int unit) {
   const UnitSpec spec = MakeUnits(plan.model)[static_cast<size_t>(unit)];
-  const std::string number = absl::StrCat("unit ", unit);
+  std::string number = absl::StrCat("unit ", unit);
   switch (spec.kind) {
     case UnitKind::kEmbedding: return number + " (embedding)";
     case UnitKind::kBlock: return absl::StrCat(number, " (layer ", spec.layer, ")");

@@ -262,7 +262,7 @@ bool TrainingRun::MustRollBack(const StepReport& report) {
 // To the newest checkpoint that this run can go on from, or, before the first one, to the initial
 // weights. The bad step comes again then; if it is bad again, it is skipped.
 absl::Status TrainingRun::RollBack() {
-  const absl::Status saved = saver_.Wait();  // a failed save has been reported
+  absl::Status saved = saver_.Wait();  // a failed save has been reported
   if (IsConsequence(saved)) return saved;
   rolled_back_at_ = std::exchange(step_, 0);
   ASSIGN_OR_RETURN(
