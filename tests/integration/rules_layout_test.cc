@@ -15,6 +15,7 @@ namespace {
 StateSource SourceOf(const JobSpec& job, const WholeState& state) {
   return [units = MakeUnits(job.model), &state](int unit, int buffer, int64_t begin,
                                                 std::span<float> values) {
+    if (values.empty()) return absl::OkStatus();  // nothing but padding, behind the end
     const int owner = units[static_cast<size_t>(unit)].owner;
     const auto& buffers = buffer == 0 ? state.master : buffer == 1 ? state.m : state.v;
     const std::vector<double>& from = buffers[static_cast<size_t>(owner < 0 ? unit : owner)];
