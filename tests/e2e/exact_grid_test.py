@@ -16,7 +16,7 @@ WORKERS = 12
 STEPS = 6
 LAYERS = 6  # eight units: for four stages of two chunks
 DIMENSIONS = {
-    "model": ["gpt2 fp32 tied", "llama bf16", "llama fp32 tied", "gpt2 bf16"],
+    "model": ["gpt2 fp32 tied", "llama bf16", "llama fp32 tied dropout", "gpt2 bf16 dropout"],
     "pipeline_stages": [1, 2, 3, 4],
     "replicas": [1, 2, 3, 4, 5],
     "zero": [0, 1, 2, 3],
@@ -64,10 +64,10 @@ class ExactGridTest(unittest.TestCase):
         assert not cls.cluster.close()
 
     def submit(self, layout):
-        architecture, precision, *tied = layout["model"].split()
+        architecture, precision, *options = layout["model"].split()
         return self.cluster.submit(
             f"model.architecture={architecture}", f"model.num_layers={LAYERS}", f"model.num_kv_heads={2 if architecture == 'llama' else 4}",
-            f"model.tie_embeddings={'true' if tied else 'false'}", "data.train=[{path: train.jsonl}]", f"training.precision={precision}",
+            f"model.tie_embeddings={'true' if 'tied' in options else 'false'}", f"training.dropout={0.2 if 'dropout' in options else 0}", "data.train=[{path: train.jsonl}]", f"training.precision={precision}",
             f"training.steps={STEPS}", "training.global_batch_size=11", "training.numerics=exact",
             "training.parameter_hash_every_steps=1", f"training.recompute={layout['recompute']}",
             "parallelism={pipeline_stages: %(pipeline_stages)s, replicas: %(replicas)s, zero: %(zero)s, "
