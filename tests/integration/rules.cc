@@ -42,7 +42,7 @@ SampleReader SamplesWhere(const JobSpec& job, Counts counts) {
   const int64_t sequence = job.sequence_length;
   return [toy = ToySamples(job), counts = std::move(counts), vocab, sequence](
              int64_t first, int64_t count, std::span<int32_t> inputs, std::span<int32_t> targets) {
-    const absl::Status status = toy(first, count, inputs, targets);
+    absl::Status status = toy(first, count, inputs, targets);
     for (int64_t at = 0; at < count * sequence; ++at) {
       const auto i = static_cast<size_t>(at);
       targets[i] = counts(first + at / sequence, at % sequence)
