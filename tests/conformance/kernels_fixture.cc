@@ -23,7 +23,9 @@ std::vector<Backend> Backends() {
   std::vector<Backend> backends = {CpuBackend("Cpu", 1, LoopsOfThisCpu()),
                                    CpuBackend("CpuTwoThreads", 2, LoopsOfThisCpu()),
                                    CpuBackend("CpuBaseline", 1, kLoopsBaseline)};
-  if (&LoopsOfThisCpu() == &kLoopsAvx512) {
+  const Loops* const best = &LoopsOfThisCpu();
+  if (best == &kLoopsAmx) backends.push_back(CpuBackend("CpuAvx512", 1, kLoopsAvx512));
+  if (best == &kLoopsAmx || best == &kLoopsAvx512) {
     backends.push_back(CpuBackend("CpuAvx2", 1, kLoopsAvx2));
   }
   if (const auto cuda = MakeCudaDevice(0); !cuda.ok()) {

@@ -66,7 +66,8 @@ TEST_P(AttentionTest, ForwardAndBackward) {
       k.AttentionBackward(s, side(dy), in.q, in.k, in.v, side(y), side(log_sum_exp), out.q, out.k,
                           out.v, side(workspace), stream);
     });
-    ExpectNear(y, "y");
+    // Tiles of bf16 take probabilities rounded to bf16: an error of 2^-9 in each weight.
+    ExpectNear(y, "y", type() == ElementType::kBf16 ? 2.0 : 1.0);
     ExpectNear(log_sum_exp, "log_sum_exp");
     // The backward pass of bf16 starts from a rounded output.
     ExpectNear(dqkv, "dqkv", 3.0);

@@ -19,6 +19,13 @@ ESTEIRA_INLINE int64_t RowsOfTile(int64_t first, int64_t sequence) {
   return sequence - first < kTile ? sequence - first : kTile;
 }
 
+constexpr int64_t PaddedHeadSize(int64_t head_size) { return (head_size + 15) / 16 * 16; }
+
+// Of one thread: seven tiles of [64, head size rounded up] and two of [64, 64].
+int64_t AttentionScratchElements(int64_t, int64_t head_size) {
+  return kTile * (7 * PaddedHeadSize(head_size) + 2 * kTile);
+}
+
 // [64, head size] tiles have padded rows; their transposes [head size, 64] and the scores [64, 64]
 // need none.
 struct AttentionScratch {

@@ -67,7 +67,7 @@ AttentionPair<T> WholeOf(const AttentionShape& shape, const Kernels::Strided& q,
 template <typename T>
 absl::Status CpuKernels::ForEachPair(const AttentionShape& shape, const AttentionPair<T>& whole,
                                      Tensor workspace, void (*loop)(const AttentionPair<T>&)) {
-  const int64_t scratch = AttentionScratchElements(shape.head_size);
+  const int64_t scratch = loops_.Of<T>().attention_scratch(shape.sequence, shape.head_size);
   const int64_t matrix = shape.sequence * shape.head_size;
   const int threads = std::min(threads_, kPairsAtOnce);
   std::lock_guard lock(scratch_mutex_);

@@ -19,7 +19,8 @@ namespace esteira {
 // depend on `threads` through oneDNN alone.
 class CpuKernels : public Kernels {
  public:
-  CpuKernels(int threads, const Loops& loops) : threads_(threads), loops_(loops), matmul_(loops) {}
+  CpuKernels(int threads, const Loops& loops)
+      : threads_(threads), loops_(loops), matmul_(loops, threads) {}
 
   void Zero(Tensor x, Stream& stream) override;
   void Convert(Tensor from, Tensor to, Stream& stream) override;

@@ -76,16 +76,59 @@ struct AttentionPair {
   RowsOf<T> dq, dk, dv;
   float* packed = nullptr;   // [T, D]: the keys in fp32; forward: a second one, the values
   float* sums = nullptr;     // backward: two [T, D]
-  float* scratch = nullptr;  // AttentionScratchElements(head_size)
+  float* scratch = nullptr;  // LoopsOf<T>::attention_scratch
 };
 
 inline constexpr int64_t kAttentionTile = 64;
 
-// Scratch of one thread: seven tiles of [64, head size rounded up] and two of [64, 64].
-constexpr int64_t PaddedHeadSize(int64_t head_size) { return (head_size + 15) / 16 * 16; }
-constexpr int64_t AttentionScratchElements(int64_t head_size) {
-  return kAttentionTile * (7 * PaddedHeadSize(head_size) + 2 * kAttentionTile);
-}
+// --- bf16 products in tiles (tiles-inl.h, tile_product-inl.h) ---
+
+inline constexpr int64_t kDepthOfStep = 32;
+inline constexpr int64_t kLinesOfPanel = 32;
+inline constexpr int64_t kPanelStep = kLinesOfPanel * kDepthOfStep;  // elements
+inline constexpr int64_t kPanelSums = kLinesOfPanel * kLinesOfPanel;
+constexpr int64_t StepsOf(int64_t depth) { return (depth + kDepthOfStep - 1) / kDepthOfStep; }
+constexpr int64_t PanelsOf(int64_t lines) { return (lines + kLinesOfPanel - 1) / kLinesOfPanel; }
+
+// The element (r, c) is data[r * stride + c], or data[c * stride + r] when transposed.
+struct StoredMatrix {
+  const Bf16* data = nullptr;
+  int64_t stride = 0;
+  bool transposed = false;
+};
+
+// Where sums go: bf16 (`narrow`), or fp32 (`wide`), added to what is there if so asked. They
+// are multiplied by `scale` first; `bias`: one element a column, or null.
+struct PanelResult {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const Bf16* bias = nullptr;
+  float scale = 1;
+  Bf16* narrow = nullptr;
+  float* wide = nullptr;
+  int64_t stride = 0;
+  bool accumulate = false;
+};
+
+// sums (+)= left right, over `steps` of depth. The sums of a pair of panels are kPanelSums
+// elements, those of a row panel follow each other.
+struct PanelBlock {
+  const Bf16* left = nullptr;
+  int64_t left_panel = 0;  // elements from one left panel to the next
+  const Bf16* right = nullptr;
+  int64_t steps = 0;
+  bool first = false;  // sums begin at zero
+  bool last = false;   // sums end as `result`
+  float* sums = nullptr;
+  PanelResult result;
+};
+
+struct TileLoops {
+  // Both begin at the matrix's first element.
+  void (*pack_left)(const StoredMatrix& a, int64_t rows, int64_t depth, Bf16* panels);
+  void (*pack_right)(const StoredMatrix& b, int64_t depth, int64_t columns, Bf16* panels);
+  void (*multiply)(const PanelBlock& block);
+};
 
 template <typename T>
 struct LoopsOf {
@@ -105,6 +148,8 @@ struct LoopsOf {
   // One head of one position: `half` pairs (x[i], x[half + i]) turn by the angle with this cosine
   // and sine.
   void (*rotate)(T* x, const float* cosine, const float* sine, int64_t half, bool inverse);
+  // Elements of AttentionPair::scratch.
+  int64_t (*attention_scratch)(int64_t sequence, int64_t head_size);
   void (*attention_forward)(const AttentionPair<T>& pair);
   void (*attention_backward)(const AttentionPair<T>& pair);
   // -log p[target] of one row; with `gradient` the row becomes p - onehot(target).
@@ -123,6 +168,7 @@ struct Loops {
   bool (*add_fixed_point)(float* x, float largest, int64_t* sum, int64_t n);
   void (*from_fixed_point)(const int64_t* from, float* to, int64_t n);
   void (*add_integers)(const int64_t* x, int64_t* sum, int64_t n);
+  const TileLoops* tiles = nullptr;  // null: the instruction set has none
 
   template <typename T>
   const LoopsOf<T>& Of() const {
@@ -137,8 +183,9 @@ struct Loops {
 extern const Loops kLoopsBaseline;  // any x86-64
 extern const Loops kLoopsAvx2;      // x86-64-v3
 extern const Loops kLoopsAvx512;    // x86-64-v4
+extern const Loops kLoopsAmx;       // x86-64-v4 with AVX512-BF16 and AMX-BF16
 
-// The fastest that this CPU runs.
+// The fastest that this CPU runs. Asks the operating system for the use of tiles, once.
 const Loops& LoopsOfThisCpu();
 
 }  // namespace esteira

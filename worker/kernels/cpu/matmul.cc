@@ -58,15 +58,18 @@ void Widen(const Loops& loops, const Bf16* from, int64_t stride, int64_t row, in
 
 }  // namespace
 
-Matmul::Matmul(const Loops& loops)
+Matmul::Matmul(const Loops& loops, int threads)
     : loops_(loops),
       engine_(dnnl::engine::kind::cpu, 0),
       stream_(engine_),
-      native_bf16_(HasBf16(engine_)) {}
+      native_bf16_(HasBf16(engine_)) {
+  if (loops.tiles != nullptr) tiles_.emplace(*loops.tiles, threads);
+}
 
 absl::Status Matmul::Run(const MatmulShape& shape, const MatmulOperands& operands) {
   if (shape.m == 0 || shape.n == 0 || shape.k == 0) return absl::OkStatus();
   std::lock_guard lock(mutex_);
+  if (shape.type == ElementType::kBf16 && tiles_.has_value()) return tiles_->Run(shape, operands);
   if (shape.type == ElementType::kBf16 && !native_bf16_) return RunWidened(shape, operands);
   return Execute(shape, operands);
 }

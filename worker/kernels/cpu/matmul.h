@@ -1,49 +1,27 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/plan/sizes.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "worker/kernels/cpu/aligned_scratch.h"
 #include "worker/kernels/cpu/loops.h"
+#include "worker/kernels/cpu/matmul_shape.h"
+#include "worker/kernels/cpu/tile_matmul.h"
 
 namespace esteira {
 
-// C[M,N] = A[M,K] B[K,N] (+ bias[N]), or C += A B. A transposed operand lies in memory as [K,M] or
-// [N,K].
-struct MatmulShape {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  ElementType type = ElementType::kFp32;      // of A, B and bias
-  ElementType out_type = ElementType::kFp32;  // of C
-  bool a_transposed = false;
-  bool b_transposed = false;
-  bool bias = false;
-  bool accumulate = false;
-  // NOLINTNEXTLINE(modernize-use-nullptr): the 0 that the compiler compares with is no pointer.
-  auto operator<=>(const MatmulShape&) const = default;
-};
-
-struct MatmulOperands {
-  std::byte* a = nullptr;
-  std::byte* b = nullptr;
-  std::byte* bias = nullptr;
-  std::byte* c = nullptr;
-};
-
-// Matrix products by oneDNN, with one primitive for each shape, made at its first use and kept.
-// Where oneDNN has no bf16 product for the CPU (older than AVX-512), operands are widened to fp32
-// block by block: sums are then formed in fp32 as well, over blocks of K in order. Thread-safe; one
-// product at a time.
+// Matrix products: of bf16 in tiles of our own where the loops have them (tile_matmul.h), otherwise
+// by oneDNN, with one primitive for each shape, made at its first use and kept. Where oneDNN has no
+// bf16 product for the CPU (older than AVX-512), operands are widened to fp32 block by block: sums
+// are then formed in fp32 as well, over blocks of K in order. Thread-safe; one product at a time.
 class Matmul {
  public:
-  explicit Matmul(const Loops& loops);
+  Matmul(const Loops& loops, int threads);
 
   // On the calling thread and its OpenMP threads.
   absl::Status Run(const MatmulShape& shape, const MatmulOperands& operands);
@@ -64,6 +42,7 @@ class Matmul {
 
   const Loops& loops_;
   std::mutex mutex_;
+  std::optional<TileMatmul> tiles_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   const bool native_bf16_;

@@ -25,6 +25,7 @@ constexpr LoopsOf<T> TableOf() {
           .swiglu_forward = SwiGluForwardLoop<T>,
           .swiglu_backward = SwiGluBackwardLoop<T>,
           .rotate = RotateLoop<T>,
+          .attention_scratch = AttentionScratchElements,
           .attention_forward = AttentionForwardPair<T>,
           .attention_backward = AttentionBackwardPair<T>,
           .cross_entropy_row = CrossEntropyRow<T>,

@@ -1,0 +1,101 @@
+// A block of a matrix product in AMX tiles, from packed panels, and the way of its sums into the
+// result. Sums are formed in fp32 in order of depth, whatever the blocks.
+#pragma once
+
+#include "worker/kernels/cpu/tiles-inl.h"
+
+namespace esteira {
+namespace {
+
+// 32 x 32 sums: tiles [row half][column half]. The left panel is read for every right panel and
+// stays in the first-level cache.
+template <bool kContinue>
+ESTEIRA_INLINE void MultiplyPanels(const Bf16* left, const Bf16* right, int64_t steps,
+                                   float* sums) {
+  if constexpr (kContinue) {
+    ESTEIRA_TILE_LOAD(0, sums, 64);
+    ESTEIRA_TILE_LOAD(1, sums + kSumElements, 64);
+    ESTEIRA_TILE_LOAD(2, sums + 2 * kSumElements, 64);
+    ESTEIRA_TILE_LOAD(3, sums + 3 * kSumElements, 64);
+  } else {
+    ESTEIRA_TILE_ZERO(0);
+    ESTEIRA_TILE_ZERO(1);
+    ESTEIRA_TILE_ZERO(2);
+    ESTEIRA_TILE_ZERO(3);
+  }
+  for (int64_t s = 0; s < steps; ++s, left += kPanelStep, right += kPanelStep) {
+    ESTEIRA_TILE_LOAD(4, left, 64);
+    ESTEIRA_TILE_STREAM(6, right, 64);
+    ESTEIRA_TILE_MULTIPLY(0, 4, 6);
+    ESTEIRA_TILE_STREAM(7, right + kTileElements, 64);
+    ESTEIRA_TILE_MULTIPLY(1, 4, 7);
+    ESTEIRA_TILE_LOAD(5, left + kTileElements, 64);
+    ESTEIRA_TILE_MULTIPLY(2, 5, 6);
+    ESTEIRA_TILE_MULTIPLY(3, 5, 7);
+  }
+  ESTEIRA_TILE_STORE(0, sums, 64);
+  ESTEIRA_TILE_STORE(1, sums + kSumElements, 64);
+  ESTEIRA_TILE_STORE(2, sums + 2 * kSumElements, 64);
+  ESTEIRA_TILE_STORE(3, sums + 3 * kSumElements, 64);
+}
+
+ESTEIRA_INLINE void FinishGroup(const PanelResult& result, V low, V high, int64_t element,
+                                __mmask32 mask) {
+  const auto low_mask = static_cast<__mmask16>(mask);
+  const auto high_mask = static_cast<__mmask16>(mask >> 16);
+  if (result.narrow != nullptr) {
+    _mm512_mask_storeu_epi16(result.narrow + element, mask,
+                             reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    return;
+  }
+  float* const out = result.wide + element;
+  if (result.accumulate) {
+    low += _mm512_maskz_loadu_ps(low_mask, out);
+    high += _mm512_maskz_loadu_ps(high_mask, out + 16);
+  }
+  _mm512_mask_storeu_ps(out, low_mask, low);
+  _mm512_mask_storeu_ps(out + 16, high_mask, high);
+}
+
+// The sums of a pair of panels, at (row, column) of the result.
+ESTEIRA_INLINE void FinishPanels(const PanelResult& result, int64_t row, int64_t column,
+                                 const float* sums) {
+  const __mmask32 mask = MaskOf(result.columns - column);
+  V low_bias{};
+  V high_bias{};
+  if (result.bias != nullptr) {
+    alignas(64) Bf16 bias[kLinesOfPanel];
+    _mm512_store_si512(bias, LoadMasked(result.bias + column, mask));
+    low_bias = Load(bias);
+    high_bias = Load(bias + kTileRows);
+  }
+  const int64_t rows = result.rows - row < kLinesOfPanel ? result.rows - row : kLinesOfPanel;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* at = sums + r / kTileRows * 2 * kSumElements + r % kTileRows * kTileRows;
+    FinishGroup(result, Load(at) * result.scale + low_bias,
+                Load(at + kSumElements) * result.scale + high_bias,
+                (row + r) * result.stride + column, mask);
+  }
+}
+
+void MultiplyBlock(const PanelBlock& block) {
+  const TileScope tiles;
+  const Bf16* left = block.left;
+  float* sums = block.sums;
+  for (int64_t row = 0; row < block.result.rows; row += kLinesOfPanel, left += block.left_panel) {
+    const Bf16* right = block.right;
+    for (int64_t column = 0; column < block.result.columns; column += kLinesOfPanel) {
+      if (block.first) {
+        MultiplyPanels<false>(left, right, block.steps, sums);
+      } else {
+        MultiplyPanels<true>(left, right, block.steps, sums);
+      }
+      if (block.last) FinishPanels(block.result, row, column, sums);
+      right += block.steps * kPanelStep;
+      if (!block.first || !block.last) sums += kPanelSums;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace esteira
