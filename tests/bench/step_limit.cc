@@ -5,15 +5,18 @@
 // shortest counts.
 //
 // step_limit [gpt2|llama] [sequence] [micro-batch] [micro-batches] [threads] [steps]
+// step_limit check: a small model; fails when a part has fallen far behind its limit.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -21,11 +24,13 @@
 #include "tests/bench/machine_limits.h"
 #include "tests/bench/timed_kernels.h"
 #include "tests/worker/engine/local_cluster.h"
+#include "worker/kernels/cpu/loops.h"
 
 namespace esteira {
 namespace {
 
 struct Settings {
+  bool check = false;
   bool llama = false;
   int64_t sequence = 256;
   int64_t micro_batch = 4;
@@ -36,6 +41,7 @@ struct Settings {
 
 Settings Parse(int argc, char** argv) {
   Settings settings;
+  if (argc > 1) settings.check = absl::string_view(argv[1]) == "check";
   if (argc > 1) settings.llama = absl::string_view(argv[1]) == "llama";
   int64_t* const numbers[] = {&settings.sequence, &settings.micro_batch, &settings.micro_batches};
   for (int i = 0; i < 3 && i + 2 < argc; ++i) *numbers[i] = std::atoll(argv[i + 2]);
@@ -44,7 +50,7 @@ Settings Parse(int argc, char** argv) {
   return settings;
 }
 
-// GPT-2 124M, or a Llama of 150M.
+// GPT-2 124M, or a Llama of 150M; the check takes two layers and a small vocabulary.
 JobSpec JobOf(const Settings& settings) {
   JobSpec job = ToyJob(settings.llama ? Architecture::kLlama : Architecture::kGpt2);
   job.model.num_layers = 12;
@@ -53,6 +59,8 @@ JobSpec JobOf(const Settings& settings) {
   job.model.num_kv_heads = settings.llama ? 4 : 12;
   job.model.intermediate_size = settings.llama ? 2048 : 3072;
   job.model.vocab_size = settings.llama ? 32000 : 50304;
+  if (settings.check) job.model.num_layers = 2;
+  if (settings.check) job.model.vocab_size = 8192;
   job.model.max_sequence_length = job.sequence_length = settings.sequence;
   job.precision = Precision::kBf16;
   job.global_batch_size = settings.micro_batch * settings.micro_batches;
@@ -65,6 +73,12 @@ struct PartOfStep {
   double limit = 0;
   double flops = 0;
 };
+
+using Parts = std::array<PartOfStep, kNumStepParts>;
+
+// Half of the share of its limit that each part reaches, at least, on a machine that is busy with
+// other things as well: less is a loss by a factor of two. The embedding is too short to be judged.
+constexpr std::array<double, kNumStepParts> kLeastReached = {0, 0.25, 0.25, 0.1, 0.25, 0.3, 0.15};
 
 using ShapeKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
 
@@ -103,8 +117,7 @@ class Limits {
   std::map<ShapeKey, double> products_;
 };
 
-void PrintParts(const std::array<PartOfStep, kNumStepParts>& parts, double step, int64_t tokens,
-                const Limits& limits) {
+void PrintParts(const Parts& parts, double step, int64_t tokens, const Limits& limits) {
   PartOfStep sum;
   std::printf("\n%-22s %9s %7s %9s %9s\n", "part", "ms", "share", "limit ms", "reached");
   for (int i = 0; i < kNumStepParts; ++i) {
@@ -125,9 +138,24 @@ void PrintParts(const std::array<PartOfStep, kNumStepParts>& parts, double step,
               100 * sum.flops / step / limits.peak(), 1e-12 * limits.peak());
 }
 
-void Main(const Settings& settings) {
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-  const JobSpec job = JobOf(settings);
+bool ReachesLimits(const Parts& parts) {
+  bool reaches = true;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double reached = parts[i].limit / parts[i].seconds;
+    if (reached >= kLeastReached[i]) continue;
+    std::printf("FAILED: %s reaches %.0f %% of its limit, and %.0f %% is the least\n",
+                NameOf(static_cast<StepPart>(i)), 100 * reached, 100 * kLeastReached[i]);
+    reaches = false;
+  }
+  return reaches;
+}
+
+struct Measured {
+  std::vector<TimedOperation> operations;
+  double step_seconds = std::numeric_limits<double>::infinity();
+};
+
+Measured RunSteps(const JobSpec& job, const Settings& settings) {
   TimedKernels* timed = nullptr;
   LocalCluster::Options options;
   options.kernels = [&](int) -> std::unique_ptr<Kernels> {
@@ -137,24 +165,20 @@ void Main(const Settings& settings) {
   };
   auto cluster = LocalCluster::Make(job, options);
   CHECK(cluster.ok());
-  double step_seconds = 0;
+  Measured measured;
   for (int step = 1; step <= settings.steps; ++step) {
     timed->BeginStep();
     const auto begin = std::chrono::steady_clock::now();
     CHECK((*cluster)->engine(0).Step(step, ToySamples(job), /*hash=*/false).ok());
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    step_seconds = step == 1 ? elapsed.count() : std::min(step_seconds, elapsed.count());
+    measured.step_seconds = std::min(measured.step_seconds, elapsed.count());
   }
-  const std::vector<TimedOperation> operations(timed->operations().begin(),
-                                               timed->operations().end());
-  cluster->reset();
+  measured.operations.assign(timed->operations().begin(), timed->operations().end());
+  return measured;
+}
 
-  std::printf("%s, %ld x %ld x %ld tokens, %d threads\n\n", settings.llama ? "llama" : "gpt2",
-              settings.micro_batches, settings.micro_batch, settings.sequence, settings.threads);
-  std::printf("%-16s %6s %6s %6s %8s %10s %8s %9s\n", "TFLOP/s", "rows", "in", "out", "alone",
-              "row-major", "packed", "in step");
-  Limits limits(settings.threads);
-  std::array<PartOfStep, kNumStepParts> parts;
+Parts PartsOf(const std::vector<TimedOperation>& operations, Limits& limits) {
+  Parts parts;
   for (const TimedOperation& operation : operations) {
     PartOfStep& part = parts[static_cast<size_t>(operation.part)];
     part.seconds += operation.seconds;
@@ -167,6 +191,10 @@ void Main(const Settings& settings) {
     if (operation.rows > 0) continue;
     parts[static_cast<size_t>(operation.part)].limit += operation.flops / limits.best_rate();
   }
+  return parts;
+}
+
+void PrintOperations(const std::vector<TimedOperation>& operations) {
   std::map<std::string, std::pair<double, int>> by_name;
   for (const TimedOperation& operation : operations) {
     auto& [seconds, count] = by_name[operation.name];
@@ -177,12 +205,26 @@ void Main(const Settings& settings) {
   for (const auto& [name, time] : by_name) {
     std::printf("%-24s %6d %9.2f\n", name.c_str(), time.second, 1e3 * time.first);
   }
-  PrintParts(parts, step_seconds, settings.micro_batches * settings.micro_batch * settings.sequence,
-             limits);
+}
+
+bool Main(const Settings& settings) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  const Measured measured = RunSteps(JobOf(settings), settings);
+  std::printf("%s, %ld x %ld x %ld tokens, %d threads, %s\n\n", settings.llama ? "llama" : "gpt2",
+              settings.micro_batches, settings.micro_batch, settings.sequence, settings.threads,
+              LoopsOfThisCpu().name);
+  std::printf("%-16s %6s %6s %6s %8s %10s %8s %9s\n", "TFLOP/s", "rows", "in", "out", "alone",
+              "row-major", "packed", "in step");
+  Limits limits(settings.threads);
+  const Parts parts = PartsOf(measured.operations, limits);
+  PrintOperations(measured.operations);
+  PrintParts(parts, measured.step_seconds,
+             settings.micro_batches * settings.micro_batch * settings.sequence, limits);
   std::printf("copies at %.1f GB/s\n", 1e-9 * limits.copy());
+  return !settings.check || ReachesLimits(parts);
 }
 
 }  // namespace
 }  // namespace esteira
 
-int main(int argc, char** argv) { esteira::Main(esteira::Parse(argc, argv)); }
+int main(int argc, char** argv) { return esteira::Main(esteira::Parse(argc, argv)) ? 0 : 1; }

@@ -74,6 +74,32 @@ TEST_P(AttentionTest, ForwardAndBackward) {
   }
 }
 
+// Gradients may take the place of what they are gradients of.
+TEST_P(AttentionTest, BackwardInPlace) {
+  for (const AttentionShape& s : kAttentionShapes) {
+    const int64_t rows = s.batch * s.sequence;
+    const int64_t hidden = s.num_heads * s.head_size;
+    const Twin qkv = Random(rows, Width(s));
+    const Twin dqkv = Random(rows, Width(s));
+    const Twin y = Random(rows, hidden);
+    const Twin dy = Random(rows, hidden);
+    const Twin log_sum_exp = Fp32(rows, s.num_heads);
+    const Twin workspace =
+        Fp32(1, AttentionWorkspaceElements(s.batch, s.sequence, s.num_kv_heads, s.head_size));
+    Run([&](Kernels& k, const Side& side, Stream& stream) {
+      const Views in = ViewsOf(s, side(qkv));
+      k.AttentionForward(s, in.q, in.k, in.v, side(y), side(log_sum_exp), side(workspace), stream);
+      for (const Tensor& gradients : {side(dqkv), side(qkv)}) {
+        const Views out = ViewsOf(s, gradients);
+        k.AttentionBackward(s, side(dy), in.q, in.k, in.v, side(y), side(log_sum_exp), out.q, out.k,
+                            out.v, side(workspace), stream);
+      }
+    });
+    ExpectSameBits({qkv.tested, dqkv.tested}, "of the backend");
+    ExpectSameBits({qkv.expected, dqkv.expected}, "of the reference");
+  }
+}
+
 // Large scores: without the running maximum they overflow.
 TEST_P(AttentionTest, LargeScores) {
   const AttentionShape s = {

@@ -230,13 +230,17 @@ TEST_P(KernelsTest, Gelu) {
     const Twin y = Random(1, n);
     const Twin dy = Random(1, n);
     const Twin dx = Random(1, n);
+    const Twin over_x = Random(1, n);
     Run([&](Kernels& k, const Side& side, Stream& stream) {
       k.GeluForward(side(x), side(y), stream);
       k.GeluBackward(side(dy), side(x), side(dx), stream);
+      k.Convert(side(x), side(over_x), stream);
+      k.GeluBackward(side(dy), side(over_x), side(over_x), stream);
       k.GeluBackward(side(dy), side(x), side(dy), stream);
     });
     ExpectNear(y, "y");
     ExpectNear(dx, "dx");
+    ExpectSameBits({over_x.tested, dx.tested}, "over x");
     ExpectNear(dy, "dy");
   }
 }

@@ -107,7 +107,7 @@ class Kernels {
   // --- pointwise ---
   // y = x where the element is kept, over the share that is kept; else 0. y may be x.
   virtual void Dropout(Tensor x_NH, const DropoutMask& mask, Tensor y_NH, Stream& stream) = 0;
-  // GELU with tanh (Hendrycks & Gimpel), as GPT-2's gelu_new. dx may be dy.
+  // GELU with tanh (Hendrycks & Gimpel), as GPT-2's gelu_new. dx may be dy or x.
   virtual void GeluForward(Tensor x, Tensor y, Stream& stream) = 0;
   virtual void GeluBackward(Tensor dy, Tensor x, Tensor dx, Stream& stream) = 0;
   // y = silu(gate) * up. dgate may be gate, dup may be up.
@@ -133,7 +133,8 @@ class Kernels {
   virtual void AttentionBackward(const AttentionShape& shape, Tensor dy_NH, Strided q, Strided k,
                                  Strided v, Tensor y_NH, Tensor log_sum_exp, Strided dq, Strided dk,
                                  Strided dv, Tensor workspace, Stream& stream) = 0;
-  // `workspace`: fp32, AttentionWorkspaceElements of common/plan/sizes.h.
+  // dq, dk and dv may be q, k and v. `workspace`: fp32, AttentionWorkspaceElements of
+  // common/plan/sizes.h.
 
   // --- embedding ---
   // y[n] = table[tokens[n]] (+ positions[n % sequence] when it has data).

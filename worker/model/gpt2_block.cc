@@ -84,22 +84,21 @@ void Gpt2Block::BackwardInput(const UnitArguments& arguments, Kernels& kernels,
   const Tensor d_inner_NI = workspace.View("wide_a", tokens_N, model_.intermediate_size);
   projection_.BackwardInput(Dropped(arguments.dy, arguments, 1, narrow_NH, backend), parameters,
                             d_inner_NI, backend);
-  kernels.GeluBackward(d_inner_NI, kept.inner_NI, d_inner_NI, stream);
-  kernels.Convert(d_inner_NI, kept.inner_NI, stream);
+  kernels.GeluBackward(d_inner_NI, kept.inner_NI, kept.inner_NI, stream);
   inner_.BackwardInput(kept.inner_NI, parameters, narrow_NH, backend);
   norm2_.BackwardInput(narrow_NH, kept.residual_NH, parameters, kept.statistics2, d_residual_NH,
                        norm2_.Partial(saved, "norm2_gradient"), backend);
   kernels.Add(d_residual_NH, arguments.dy, d_residual_NH, stream);
 
-  const Tensor d_qkv = workspace.View("wide_a", tokens_N, 3 * model_.hidden_size);
   const Tensor d_branch_NH = workspace.View("wide_b", tokens_N, model_.hidden_size);
   attention_projection_.BackwardInput(Dropped(d_residual_NH, arguments, 0, d_branch_NH, backend),
                                       parameters, narrow_NH, backend);
-  kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, Part(kept.qkv, 0),
-                            Part(kept.qkv, 1), Part(kept.qkv, 2), kept.attention_NH,
-                            kept.log_sum_exp_NQ, Part(d_qkv, 0), Part(d_qkv, 1), Part(d_qkv, 2),
+  const Kernels::Strided q = Part(kept.qkv, 0);
+  const Kernels::Strided k = Part(kept.qkv, 1);
+  const Kernels::Strided v = Part(kept.qkv, 2);
+  kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, q, k, v,
+                            kept.attention_NH, kept.log_sum_exp_NQ, q, k, v,
                             AttentionScratch(model_, workspace, arguments), stream);
-  kernels.Convert(d_qkv, kept.qkv, stream);
   qkv_.BackwardInput(kept.qkv, parameters, narrow_NH, backend);
   norm1_.BackwardInput(narrow_NH, arguments.x, parameters, kept.statistics1, arguments.dx,
                        norm1_.Partial(saved, "norm1_gradient"), backend);

@@ -129,24 +129,20 @@ void LlamaBlock::BackwardAttention(const UnitArguments& arguments, const Activat
   const Slices workspace = buffers_.Workspace(arguments);
   const Tensor narrow_NH = workspace.View("narrow", tokens_N, model_.hidden_size);
   const Tensor d_residual_NH = saved.View("d_residual", tokens_N, model_.hidden_size);
-  const Tensor dq_NH = workspace.View("wide_a", tokens_N, model_.hidden_size);
-  const Tensor dk_NK = workspace.View("wide_b", tokens_N, KeyWidth(model_));
-  const Tensor dv_NK = workspace.View("wide_c", tokens_N, KeyWidth(model_));
 
   const Tensor d_branch_NH = workspace.View("narrow_b", tokens_N, model_.hidden_size);
   output_.BackwardInput(Dropped(d_residual_NH, arguments, 0, d_branch_NH, backend), parameters,
                         narrow_NH, backend);
-  kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, Whole(kept.q_NH),
-                            Whole(kept.k_NK), Whole(kept.v_NK), kept.attention_NH,
-                            kept.log_sum_exp_NQ, Whole(dq_NH), Whole(dk_NK), Whole(dv_NK),
+  const Kernels::Strided q = Whole(kept.q_NH);
+  const Kernels::Strided k = Whole(kept.k_NK);
+  const Kernels::Strided v = Whole(kept.v_NK);
+  kernels.AttentionBackward(ShapeOfAttention(model_, arguments), narrow_NH, q, k, v,
+                            kept.attention_NH, kept.log_sum_exp_NQ, q, k, v,
                             AttentionScratch(model_, workspace, arguments), stream);
-  for (const Tensor& dx : {dq_NH, dk_NK}) {
+  for (const Tensor& dx : {kept.q_NH, kept.k_NK}) {
     kernels.Rope(dx, arguments.sequence, model_.head_size(), model_.rope_theta, /*inverse=*/true,
                  stream);
   }
-  kernels.Convert(dq_NH, kept.q_NH, stream);
-  kernels.Convert(dk_NK, kept.k_NK, stream);
-  kernels.Convert(dv_NK, kept.v_NK, stream);
 
   const Tensor term_NH = workspace.View("narrow_b", tokens_N, model_.hidden_size);
   q_.BackwardInput(kept.q_NH, parameters, narrow_NH, backend);

@@ -1,3 +1,5 @@
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -13,12 +15,30 @@ namespace {
 
 constexpr int64_t kDropoutPiece = 256;
 
+// From this size on what is cleared is not read soon, and its old content need not be read at all.
+constexpr int64_t kStreamedBytes = int64_t{8} << 20;
+
+void ClearPastCaches(std::byte* data, int64_t bytes) {
+  const auto lead = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(data) % sizeof(__m128i));
+  std::memset(data, 0, static_cast<size_t>(lead));
+  int64_t i = lead;
+  for (; i + static_cast<int64_t>(sizeof(__m128i)) <= bytes; i += sizeof(__m128i)) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(data + i), _mm_setzero_si128());
+  }
+  _mm_sfence();
+  std::memset(data + i, 0, static_cast<size_t>(bytes - i));
+}
+
 }  // namespace
 
 void CpuKernels::Zero(Tensor x, Stream& stream) {
   Run(stream, [=, this] {
     ParallelElements(threads_, x.bytes(), [&](int64_t begin, int64_t n) {
-      std::memset(x.data + begin, 0, static_cast<size_t>(n));
+      if (x.bytes() < kStreamedBytes) {
+        std::memset(x.data + begin, 0, static_cast<size_t>(n));
+      } else {
+        ClearPastCaches(x.data + begin, n);
+      }
     });
     return absl::OkStatus();
   });

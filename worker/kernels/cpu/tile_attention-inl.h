@@ -56,7 +56,6 @@ class TileScratch {
     Take(&max, kBlock);
     Take(&sum, kBlock);
   }
-  int64_t LengthFrom(const float* scratch) const { return at_ - scratch; }
 
   // Named by their place in a product; "across": the transpose of what memory holds.
   Bf16 *keys_left, *keys_across_left, *values_left;
@@ -80,8 +79,12 @@ class TileScratch {
   float* at_;
 };
 
+// The length of a TileScratch, in fp32.
 int64_t TileAttentionScratch(int64_t sequence, int64_t head_size) {
-  return TileScratch(nullptr, sequence, head_size).LengthFrom(nullptr);
+  const int64_t keys = RoundedToBlock(sequence);
+  const int64_t width = RoundedToPanel(head_size);
+  const int64_t bf16 = 3 * keys * width + 4 * kBlock * width + 4 * kBlockElements;
+  return bf16 / 2 + 2 * kBlockElements + kBlock * width + 2 * keys * width + 2 * kBlock;
 }
 
 // sums[rows, columns] (+)= left right. A panel of `left` is `left_panel` elements.
