@@ -134,6 +134,7 @@ void Controller::TakeTurn(const std::vector<std::pair<absl::Time, Event>>& event
 
 void Controller::Settle(Turn& turn) {
   const absl::Time now = failing_since_ ? std::min(*failing_since_, turn.now) : turn.now;
+  state_.membership.UpdateQuiet(now);
   while (true) {
     const std::vector<Action> actions = Decide(state_, now);
     if (actions.empty()) return;
@@ -256,18 +257,18 @@ void Controller::NoteLines(const absl::Status& status) {
 }
 
 void Controller::UpdateGauges() {
-  std::map<std::string, int64_t> jobs, workers;
+  std::map<std::string, int64_t> jobs;
+  std::map<WorkerState, int64_t> workers;
   for (const auto& [id, active] : state_.jobs) {
     if (!IsTerminal(active.job.state)) ++jobs[JobStateName(active.job.state)];
   }
-  for (const auto& [id, worker] : state_.membership.workers())
-    ++workers[WorkerStateName(worker.state())];
+  for (const auto& [id, worker] : state_.membership.workers()) ++workers[worker.state()];
   for (const JobState state : kJobStates) {
     const std::string name = JobStateName(state);
     parts_.metrics.SetJobs(name, IsTerminal(state) ? state_.ended_jobs[state] : jobs[name]);
   }
   for (const WorkerState state : {WorkerState::kIdle, WorkerState::kBusy, WorkerState::kLost}) {
-    parts_.metrics.SetWorkers(WorkerStateName(state), workers[WorkerStateName(state)]);
+    parts_.metrics.SetWorkers(WorkerStateName(state), workers[state]);
   }
 }
 

@@ -32,6 +32,7 @@ bool All(const WorkerGroup& group, Predicate predicate) {
 
 std::vector<Action> JudgeWorkers(const State& state, absl::Time now) {
   std::vector<Action> actions;
+  if (now < state.membership.quiet_until()) return actions;
   for (const auto& [id, worker] : state.membership.workers()) {
     if (worker.lost) {
       if (now - worker.last_seen >= state.options.membership.forget_after) {

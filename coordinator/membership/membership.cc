@@ -51,6 +51,7 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
   worker.last_seen = now;
   worker.lost = false;
   worker.message.clear();
+  quiet_until_ = std::min(quiet_until_, DueTime(worker));
   return result;
 }
 
@@ -97,6 +98,7 @@ void Membership::MarkLost(const std::string& id, const std::string& reason) {
   worker.session = 0;
   worker.assignment.reset();
   worker.message = reason;
+  quiet_until_ = std::min(quiet_until_, DueTime(worker));
 }
 
 void Membership::AddLost(const std::string& id, const std::string& reason, absl::Time now) {
@@ -106,11 +108,25 @@ void Membership::AddLost(const std::string& id, const std::string& reason, absl:
   it->second.last_seen = now;
   it->second.lost = true;
   it->second.message = reason;
+  quiet_until_ = std::min(quiet_until_, DueTime(it->second));
 }
 
 void Membership::Forget(const std::string& id) {
   workers_.erase(id);
   retired_.erase(id);
+}
+
+absl::Time Membership::DueTime(const WorkerRecord& worker) const {
+  return worker.last_seen + (worker.lost ? options_.forget_after : options_.lease);
+}
+
+// Messages only move due times on, so what was found stays a lower bound.
+void Membership::UpdateQuiet(absl::Time now) {
+  if (now < quiet_until_) return;
+  quiet_until_ = absl::InfiniteFuture();
+  for (const auto& [id, worker] : workers_) {
+    quiet_until_ = std::min(quiet_until_, DueTime(worker));
+  }
 }
 
 const WorkerRecord* Membership::Find(const std::string& id) const {

@@ -90,6 +90,11 @@ class Membership {
   void AddLost(const std::string& id, const std::string& reason, absl::Time now);
   void Forget(const std::string& id);
 
+  // Before this time nobody's lease ends, and nobody is to be forgotten: it need not be looked for.
+  absl::Time quiet_until() const { return quiet_until_; }
+  // Moves it on, once it has passed, by a look at every worker.
+  void UpdateQuiet(absl::Time now);
+
   const WorkerRecord* Find(const std::string& id) const;
   const std::map<std::string, WorkerRecord>& workers() const { return workers_; }
   Assessment AssessWorker(const WorkerRecord& worker, absl::Time now) const;
@@ -103,7 +108,11 @@ class Membership {
   bool IsHeldByAnother(const WorkerRecord& worker, const WorkerDescription& newcomer,
                        int64_t session, absl::Time now) const;
 
+  // When silence changes something about a worker.
+  absl::Time DueTime(const WorkerRecord& worker) const;
+
   const Options options_;
+  absl::Time quiet_until_ = absl::InfiniteFuture();
   std::map<std::string, WorkerRecord> workers_;
   std::map<std::string, std::deque<uint64_t>> retired_;  // replaced incarnations, the latest last
 };

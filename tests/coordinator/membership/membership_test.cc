@@ -22,6 +22,31 @@ WorkerDescription Describe(const std::string& id, uint64_t incarnation) {
   return worker;
 }
 
+TEST(Membership, IsQuietUntilTheFirstLeaseCanHaveEnded) {
+  Membership membership = Make();
+  EXPECT_EQ(membership.quiet_until(), absl::InfiniteFuture());
+  ASSERT_TRUE(membership.Register(Describe("a", 1), 1, kStart).ok());
+  ASSERT_TRUE(membership.Register(Describe("b", 1), 2, kStart + absl::Seconds(3)).ok());
+  EXPECT_EQ(membership.quiet_until(), kStart + kLease);
+  // What is heard moves it on only when it has passed.
+  ASSERT_TRUE(membership.Touch("a", 1, 1, kStart + absl::Seconds(8)));
+  membership.UpdateQuiet(kStart + absl::Seconds(9));
+  EXPECT_EQ(membership.quiet_until(), kStart + kLease);
+  membership.UpdateQuiet(kStart + kLease);
+  EXPECT_EQ(membership.quiet_until(), kStart + absl::Seconds(3) + kLease);
+}
+
+TEST(Membership, IsNotQuietWhenALostWorkerIsToBeForgotten) {
+  Membership membership = Make();
+  membership.AddLost("a", "gone", kStart);
+  EXPECT_EQ(membership.quiet_until(), kStart + absl::Hours(1));
+  ASSERT_TRUE(membership.Register(Describe("a", 1), 1, kStart).ok());
+  EXPECT_EQ(membership.quiet_until(), kStart + kLease);
+  membership.MarkLost("a", "silent");
+  membership.UpdateQuiet(kStart + kLease);
+  EXPECT_EQ(membership.quiet_until(), kStart + absl::Hours(1));
+}
+
 TEST(Assess, AliveThenSuspectThenLostAtTheLeaseItself) {
   const auto health = [](absl::Duration silence) {
     return Assess(kStart + silence, kStart, true, kLease).health;
