@@ -71,6 +71,7 @@ std::unique_ptr<Transport> Meet(Board& board, int rank, int ranks) {
   board.arrived.fetch_add(1);
   while (board.arrived.load() < ranks) std::this_thread::yield();
   std::vector<std::string> addresses;
+  addresses.reserve(static_cast<size_t>(ranks));
   for (int other = 0; other < ranks; ++other) {
     addresses.emplace_back(board.addresses[other].bytes, board.addresses[other].size);
   }

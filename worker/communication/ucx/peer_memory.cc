@@ -34,7 +34,9 @@ absl::Status ReadMemory(int64_t process, uint64_t address, std::span<std::byte> 
   size_t done = 0;
   while (done < to.size()) {
     iovec local{to.data() + done, to.size() - done};
-    iovec remote{reinterpret_cast<void*>(address + done), local.iov_len};
+    // An address of another process: here it is only a number.
+    iovec remote{reinterpret_cast<void*>(address + done),  // NOLINT(performance-no-int-to-ptr)
+                 local.iov_len};
     const ssize_t count =
         process_vm_readv(static_cast<pid_t>(process), &local, 1, &remote, 1, /*flags=*/0);
     if (count <= 0) {

@@ -102,7 +102,7 @@ void UcxMesh::SendTaken(const FrameHeader& offer, bool fits) {
       ucp_am_send_nbx(peer.endpoint, kActiveMessage, &answer->header, sizeof(answer->header),
                       &answer->body, sizeof(answer->body), &param);
   if (UCS_PTR_IS_PTR(request)) {
-    answer.release();  // OnAnswered owns it
+    static_cast<void>(answer.release());  // OnAnswered owns it
   } else if (UCS_PTR_STATUS(request) != UCS_OK) {
     NoteLoss(peer.rank, UCS_PTR_STATUS(request));
   }
