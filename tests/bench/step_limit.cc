@@ -78,7 +78,7 @@ using Parts = std::array<PartOfStep, kNumStepParts>;
 
 // Half of the share of its limit that each part reaches, at least, on a machine that is busy with
 // other things as well: less is a loss by a factor of two. The embedding is too short to be judged.
-constexpr std::array<double, kNumStepParts> kLeastReached = {0, 0.25, 0.25, 0.1, 0.25, 0.3, 0.15};
+constexpr std::array<double, kNumStepParts> kLeastReached = {0, 0.24, 0.33, 0.14, 0.3, 0.38, 0.25};
 
 using ShapeKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
 
