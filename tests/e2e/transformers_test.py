@@ -17,7 +17,7 @@ LOSSES = {"gpt2 true": 3.4572305, "gpt2 false": 3.4623699, "llama true": 3.49660
 SAME_WEIGHTS, OTHER_PROCESSOR = 2e-5, 2e-3
 EXPORTS = {"fp32": ["--dtype", "fp32", "--shard-size", "50kB"], "bf16": ["--dtype", "bf16"]}
 SCRIPT = Path(__file__).parent.parent / "worker" / "checkpoint" / "load_in_transformers.py"
-PYTHON = os.environ.get("ESTEIRA_TRANSFORMERS_PYTHON", "python3")
+PYTHON = os.environ.get("ESTEIRA_TRANSFORMERS_PYTHON") or "python3"
 
 
 class TransformersTest(unittest.TestCase):
