@@ -1,6 +1,7 @@
 // What this machine can do, measured now: the limits that step_limit compares a training step with.
-// Times are processor time of the thread that a stream runs its work on, which takes part in all of
-// it: other programs on the machine do not count.
+// Times are processor time of the thread that a stream runs its work on, so that other programs on
+// the machine do not count. With several threads it does a part of the work only, and a time is a
+// lower bound.
 #pragma once
 
 #include <cstdint>

@@ -227,4 +227,12 @@ bool Main(const Settings& settings) {
 }  // namespace
 }  // namespace esteira
 
-int main(int argc, char** argv) { return esteira::Main(esteira::Parse(argc, argv)) ? 0 : 1; }
+int main(int argc, char** argv) {
+  const esteira::Settings settings = esteira::Parse(argc, argv);
+  if (settings.check && &esteira::LoopsOfThisCpu() != &esteira::kLoopsAmx) {
+    std::printf("skipped: the least shares are those of a CPU with AMX, and this one runs %s\n",
+                esteira::LoopsOfThisCpu().name);
+    return 77;
+  }
+  return esteira::Main(settings) ? 0 : 1;
+}

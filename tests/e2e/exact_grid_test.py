@@ -63,6 +63,14 @@ class ExactGridTest(unittest.TestCase):
     def tearDownClass(cls):
         assert not cls.cluster.close()
 
+    def test_which_workers_hold_the_ranks_changes_no_bit(self):
+        layout = {**ONE_RANK, "model": "gpt2 fp32 tied", "pipeline_stages": 2, "replicas": 2, "zero": 2}
+        jobs = [self.submit(layout) for _ in range(3)]  # all workers are free: they run side by side
+        bits = [self.bits(job) for job in jobs]
+        self.assertEqual(bits, [bits[0]] * len(jobs))
+        placements = [self.cluster.describe(job)["workers"] for job in jobs]
+        self.assertGreater(len({tuple(placement) for placement in placements}), 1, placements)
+
     def submit(self, layout):
         architecture, precision, *options = layout["model"].split()
         return self.cluster.submit(
