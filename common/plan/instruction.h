@@ -26,8 +26,8 @@ enum class Op : uint8_t {
   kGather,   // GATHER   all-gather of parameters: into slot (ZeRO 3), or in place when each rank
              // holds all of them
   kRelease,  // RELEASE  the slot of the gathered parameters is free; takes no time
-  kClear,    // CLEAR    opens the unit's gradient window in slot (none: the sums themselves) with
-             // zeros
+  kClear,    // CLEAR    opens the unit's gradient window in slot (none: the sums themselves), as
+             // if with zeros
   kReduce,   // REDUCE   closes the window: sums it over the replicas and adds it to the gradient
              // sums
   // End of step.

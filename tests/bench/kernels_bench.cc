@@ -103,7 +103,8 @@ void BM_Linear(benchmark::State& state) {
       case Pass::kBackwardInput:
         return bench.kernels->LinearBackwardInput(y, w, layout, x, *bench.stream);
       case Pass::kBackwardWeight:
-        return bench.kernels->LinearBackwardWeight(x, y, layout, dw, db, *bench.stream);
+        return bench.kernels->LinearBackwardWeight(x, y, layout, GradientSum::kContinues, dw, db,
+                                                   *bench.stream);
     }
   });
   SetFlops(state, 2.0 * static_cast<double>(rows) * static_cast<double>(in * out));

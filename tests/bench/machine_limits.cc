@@ -148,7 +148,7 @@ std::function<void()> OurProduct(const ProductShape& s, Workbench& bench) {
         kernels.LinearBackwardInput(y, w, s.layout, x, *bench.stream);
         break;
       case ProductPass::kWeightGradient:
-        kernels.LinearBackwardWeight(x, y, s.layout, w, {}, *bench.stream);
+        kernels.LinearBackwardWeight(x, y, s.layout, GradientSum::kBegins, w, {}, *bench.stream);
         break;
     }
   };

@@ -59,10 +59,10 @@ class TimedCpuKernels : public TimedKernels {
     Timed(OfProduct("input gradient", layout, dy_NO.rows, dx_NI.columns, dy_NO.columns), stream,
           [&] { kernels_->LinearBackwardInput(dy_NO, w, layout, dx_NI, stream); });
   }
-  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw, Tensor db_O,
-                            Stream& stream) override {
+  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, GradientSum sum,
+                            Tensor dw, Tensor db_O, Stream& stream) override {
     Timed(OfProduct("weight gradient", layout, x_NI.rows, x_NI.columns, dy_NO.columns), stream,
-          [&] { kernels_->LinearBackwardWeight(x_NI, dy_NO, layout, dw, db_O, stream); });
+          [&] { kernels_->LinearBackwardWeight(x_NI, dy_NO, layout, sum, dw, db_O, stream); });
   }
   void LayerNormForward(Tensor x_NH, Tensor w_H, Tensor b_H, double epsilon, Tensor y_NH,
                         Tensor mean_N, Tensor rstd_N, Stream& stream) override {

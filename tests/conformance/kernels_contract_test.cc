@@ -96,7 +96,7 @@ class ContractTest : public KernelsTest {
                       }});
       list.push_back(
           {"LinearBackwardWeight", {x, dy, dw, db}, {dw, db}, [=](Kernels& k, Stream& s) {
-             k.LinearBackwardWeight(x, dy, layout, dw, db, s);
+             k.LinearBackwardWeight(x, dy, layout, GradientSum::kContinues, dw, db, s);
            }});
     }
   }

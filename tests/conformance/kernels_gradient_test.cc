@@ -84,7 +84,7 @@ TEST_F(GradientTest, Linear) {
     const Tensor dw = in_out ? Zeros(5, 4) : Zeros(4, 5);
     const Tensor db = Zeros(1, 4);
     kernels_->LinearBackwardInput(dy, w, layout, dx, *stream_);
-    kernels_->LinearBackwardWeight(x, dy, layout, dw, db, *stream_);
+    kernels_->LinearBackwardWeight(x, dy, layout, GradientSum::kContinues, dw, db, *stream_);
     const auto objective = [&] {
       return Objective([&] { kernels_->LinearForward(x, w, b, layout, y, *stream_); }, y, dy);
     };

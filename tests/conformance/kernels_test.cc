@@ -103,11 +103,44 @@ TEST_P(KernelsTest, LinearBackwardWeightAccumulatesInFp32) {
         const Twin dw = layout == WeightLayout::kInOut ? Fp32(in, out) : Fp32(out, in);
         const Twin db = with_bias ? Fp32(1, out) : None();
         Run([&](Kernels& k, const Side& side, Stream& stream) {
-          k.LinearBackwardWeight(side(x), side(dy), layout, side(dw), side(db), stream);
+          k.LinearBackwardWeight(side(x), side(dy), layout, GradientSum::kContinues, side(dw),
+                                 side(db), stream);
         });
         ExpectNear(dw, "dw");
         if (with_bias) ExpectNear(db, "db");
       }
+    }
+  }
+}
+
+// Also that a sum of negative products too small for fp32 is 0, not -0.
+TEST_P(KernelsTest, LinearBackwardWeightBegunHasTheBitsOfASumFromZero) {
+  for (const auto& [rows, in, out] : kLinearSizes) {
+    for (const WeightLayout layout : {WeightLayout::kInOut, WeightLayout::kOutIn}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << in << " x " << out);
+      const Twin x = Random(rows, in);
+      const Twin dy = Random(rows, out);
+      for (int64_t n = 0; n < rows; ++n) {
+        Set(x, n * in, 1e-30);
+        Set(dy, n * out, -1e-30);
+      }
+      const bool in_out = layout == WeightLayout::kInOut;
+      const Twin from_zero = in_out ? Fp32(in, out) : Fp32(out, in);
+      const Twin begun = in_out ? Fp32(in, out) : Fp32(out, in);
+      const Twin bias_from_zero = Fp32(1, out);
+      const Twin bias_begun = Fp32(1, out);
+      Set(begun, 0, kNan);
+      Set(bias_begun, out - 1, kInfinity);
+      Run([&](Kernels& k, const Side& side, Stream& stream) {
+        k.Zero(side(from_zero), stream);
+        k.Zero(side(bias_from_zero), stream);
+        k.LinearBackwardWeight(side(x), side(dy), layout, GradientSum::kContinues, side(from_zero),
+                               side(bias_from_zero), stream);
+        k.LinearBackwardWeight(side(x), side(dy), layout, GradientSum::kBegins, side(begun),
+                               side(bias_begun), stream);
+      });
+      ExpectSameBits({begun.tested, from_zero.tested}, "dw");
+      ExpectSameBits({bias_begun.tested, bias_from_zero.tested}, "db");
     }
   }
 }

@@ -40,7 +40,7 @@ Tensor Words(std::span<T> values) {
 }
 
 // Sums to which several windows are added start a step at zero; a window that is the sums
-// themselves is cleared by CLEAR.
+// themselves is begun by CLEAR.
 std::vector<int> UnitsWithWindows(const Program& program) {
   std::vector<int> units;
   for (const Instruction& i : program.instructions) {
@@ -150,8 +150,10 @@ UnitArguments Handlers::Arguments(const Instruction& i) const {
   for (int used : Spec(i.unit).uses) {
     const bool tied = used != i.unit;
     (tied ? arguments.tied_parameters : arguments.parameters) = Parameters(used);
+    const Window& window = windows_[static_cast<size_t>(used)];
     float*& gradients = tied ? arguments.tied_gradients : arguments.gradients;
-    gradients = exact_ ? scratch : windows_[static_cast<size_t>(used)].as<float>();
+    gradients = exact_ ? scratch : window.sums.as<float>();
+    (tied ? arguments.tied_gradient_sum : arguments.gradient_sum) = window.next;
     const UnitMemory* unit = memory.unit(used);
     if (unit != nullptr) scratch += unit->whole.size();
   }
@@ -208,14 +210,18 @@ void Handlers::BackwardWeight(const Instruction& i, size_t index) {
   const UnitArguments arguments = Arguments(i);
   compute_[static_cast<size_t>(i.unit)]->BackwardWeight(arguments, machinery_.kernels,
                                                         StreamOf(i.op));
-  if (exact_ && arguments.batch > 0) AddToWindows(i, arguments, index);
+  if (arguments.batch == 0) return;
+  for (int used : Spec(i.unit).uses) {
+    windows_[static_cast<size_t>(used)].next = GradientSum::kContinues;
+  }
+  if (exact_) AddToWindows(i, arguments, index);
 }
 
 void Handlers::AddToWindows(const Instruction& i, const UnitArguments& arguments, size_t index) {
   const float largest = LargestContribution(machinery_.plan.layout);
   int32_t* refused = &machinery_.memory.refusals()[index];
   for (int used : Spec(i.unit).uses) {
-    const Tensor window = windows_[static_cast<size_t>(used)];
+    const Tensor window = windows_[static_cast<size_t>(used)].sums;
     if (window.data == nullptr) continue;  // no parameters
     float* gradients = used != i.unit ? arguments.tied_gradients : arguments.gradients;
     const Tensor part = {reinterpret_cast<std::byte*>(gradients), ElementType::kFp32, window.rows,
@@ -268,16 +274,39 @@ void Handlers::Clear(const Instruction& i) {
   if (i.slot >= 0) {
     window = {machinery_.memory.Slot(SlotKind::kWindow, i.slot), sum_type_, unit.whole.size(), 1};
   }
-  windows_[static_cast<size_t>(i.unit)] = window;
-  machinery_.kernels.Zero(window, StreamOf(i.op));
+  Window& open = windows_[static_cast<size_t>(i.unit)];
+  if (exact_) {
+    open = {window, GradientSum::kContinues};
+    machinery_.kernels.Zero(window, StreamOf(i.op));
+  } else {
+    open = {window, GradientSum::kBegins};
+    ClearGaps(Spec(i.unit), window, StreamOf(i.op));
+  }
+}
+
+void Handlers::ClearGaps(const UnitSpec& unit, Tensor window, Stream& stream) {
+  int64_t end = 0;  // of the parameter before
+  const auto clear = [&](int64_t begin) {
+    if (begin == end) return;
+    machinery_.kernels.Zero({window.data + end * BytesOf(window.type), window.type, begin - end, 1},
+                            stream);
+  };
+  for (const ParameterSpec& parameter : unit.parameters) {
+    clear(parameter.offset);
+    end = parameter.offset + parameter.elements;
+  }
+  clear(window.elements());
 }
 
 void Handlers::Reduce(const Instruction& i) {
   const UnitMemory& unit = *machinery_.memory.unit(i.unit);
   const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(sum_type_);
   BytesOfOp(i.op) += unit.valid != unit.own ? 2 * moved : moved;
-  const Tensor window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
-  reductions_.push_back({&unit, window, /*in_place=*/i.slot < 0});
+  const Window window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
+  if (window.next == GradientSum::kBegins) {  // all its micro-batches are empty
+    machinery_.kernels.Zero(window.sums, StreamOf(i.op));
+  }
+  reductions_.push_back({&unit, window.sums, /*in_place=*/i.slot < 0});
   if (i.joined) return;
   if (exact_) {
     RunReductions<int64_t>(StreamOf(i.op));

@@ -71,6 +71,12 @@ class Handlers {
   const std::array<int64_t, kNumOps>& op_bytes() const { return op_bytes_; }
 
  private:
+  // The gradient sums of one unit over a window of micro-batches. The first contribution begins the
+  // sums, so that nothing need be cleared; until then they hold anything.
+  struct Window {
+    Tensor sums;                                 // without data: not open
+    GradientSum next = GradientSum::kContinues;  // what the next contribution does
+  };
   // A window that is to be summed over the replicas and, unless it is in place, added to the sums.
   struct Reduction {
     const UnitMemory* unit = nullptr;
@@ -97,6 +103,8 @@ class Handlers {
   void Norm();
   void Step(const Instruction& i);
 
+  // Between and behind the parameters: what no contribution assigns.
+  void ClearGaps(const UnitSpec& unit, Tensor window, Stream& stream);
   // Exact numerics: adds the gradient that lies in scratch to the windows of the units it is of.
   void AddToWindows(const Instruction& i, const UnitArguments& arguments, size_t index);
   // Gradient sums in fp32: the one place where fixed point ends. Good until the next call.
@@ -126,7 +134,7 @@ class Handlers {
   RunSettings settings_;
   std::optional<SlotLedger> ledger_;
   std::vector<std::byte*> gathered_;           // by unit: its gathered parameters, or null
-  std::vector<Tensor> windows_;                // by unit: its open gradient window, or without data
+  std::vector<Window> windows_;                // by unit
   std::vector<std::span<std::byte>> gathers_;  // of the open group
   std::vector<Reduction> reductions_;          // of the open group
   std::array<int64_t, kNumOps> op_bytes_{};

@@ -2,8 +2,8 @@
 // allocates nothing, and passes one conformance suite against reference/.
 //
 // Assign or accumulate, once for all: outputs and gradients of activations are assigned; gradients
-// of weights (dw, db, always fp32) are accumulated. Inputs may not overlap outputs unless a comment
-// says so.
+// of weights (dw, db, always fp32) are accumulated, and where most of a step's bytes are, the
+// caller may begin a new sum instead. Inputs may not overlap outputs unless a comment says so.
 //
 // Shapes: N rows (tokens), B sequences, T positions (N = B * T), I inputs, O outputs, H hidden
 // size, V vocabulary, Q query heads, K key-value heads, D head size. Activations and weights share
@@ -21,6 +21,10 @@
 namespace esteira {
 
 enum class WeightLayout { kInOut, kOutIn };  // GPT-2 stores w[I,O], Llama w[O,I]
+
+// A gradient goes on from what lies in memory, or begins anew: the same bits as if there were
+// zeros, whatever there is.
+enum class GradientSum { kContinues, kBegins };
 
 struct AttentionShape {
   int64_t batch = 0;      // B
@@ -85,8 +89,8 @@ class Kernels {
                              Stream& stream) = 0;
   virtual void LinearBackwardInput(Tensor dy_NO, Tensor w, WeightLayout layout, Tensor dx_NI,
                                    Stream& stream) = 0;
-  virtual void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw,
-                                    Tensor db_O, Stream& stream) = 0;
+  virtual void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, GradientSum sum,
+                                    Tensor dw, Tensor db_O, Stream& stream) = 0;
 
   // --- normalisation over H ---
   // `mean_N`, `rstd_N`: fp32, kept for the backward passes. RMSNorm has no mean (no data) and no

@@ -25,11 +25,17 @@ void Embedding::BackwardInput(const UnitArguments&, Kernels&, Stream&) const {}
 void Embedding::BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
                                Stream& stream) const {
   if (arguments.batch == 0) return;
-  const Tensor dtable_VH = table_.In(tied_ ? arguments.tied_gradients : arguments.gradients);
+  const auto own = GradientWindow::Of(arguments);
+  const GradientWindow of_table = tied_ ? GradientWindow::OfTied(arguments) : own;
+  const Tensor dtable_VH = table_.In(of_table);
+  const Tensor dpositions_TH = positions_.In(own);
+  // Only rows of tokens and positions of the micro-batch are added to.
+  if (of_table.sum == GradientSum::kBegins) kernels.Zero(dtable_VH, stream);
+  if (positions_.present() && own.sum == GradientSum::kBegins) kernels.Zero(dpositions_TH, stream);
   // Nobody reads dy after the embedding.
   const Tensor dy_NH = Dropped(arguments.dy, arguments, 0, arguments.dy, {kernels, stream});
-  kernels.EmbeddingBackward(dy_NH, arguments.tokens, arguments.sequence, dtable_VH,
-                            positions_.In(arguments.gradients), stream);
+  kernels.EmbeddingBackward(dy_NH, arguments.tokens, arguments.sequence, dtable_VH, dpositions_TH,
+                            stream);
 }
 
 }  // namespace esteira

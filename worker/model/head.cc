@@ -75,10 +75,12 @@ void Head::BackwardWeight(const UnitArguments& arguments, Kernels& kernels, Stre
   const Slices saved = buffers_.Saved(arguments);
   const Tensor norm_NH = buffers_.Workspace(arguments).View("norm", tokens_N, model_.hidden_size);
   norm_.Forward(arguments.x, arguments.parameters, norm_NH, StatisticsIn(saved, tokens_N), backend);
-  table_.BackwardWeight(norm_NH, saved.View("logits", tokens_N, model_.vocab_size),
-                        model_.tie_embeddings ? arguments.tied_gradients : arguments.gradients,
-                        backend);
-  norm_.BackwardWeight(norm_.Partial(saved, "norm_gradient"), arguments.gradients, backend);
+  table_.BackwardWeight(
+      norm_NH, saved.View("logits", tokens_N, model_.vocab_size),
+      model_.tie_embeddings ? GradientWindow::OfTied(arguments) : GradientWindow::Of(arguments),
+      backend);
+  norm_.BackwardWeight(norm_.Partial(saved, "norm_gradient"), GradientWindow::Of(arguments),
+                       backend);
 }
 
 Norm::Statistics Head::StatisticsIn(const Slices& slices, int64_t tokens_N) const {

@@ -20,9 +20,9 @@ Tensor ParameterView::In(std::byte* parameters, ElementType type) const {
   return {parameters + offset * BytesOf(type), type, rows, columns};
 }
 
-Tensor ParameterView::In(float* gradients) const {
+Tensor ParameterView::In(const GradientWindow& gradients) const {
   if (!present()) return {};
-  return {reinterpret_cast<std::byte*>(gradients + offset), ElementType::kFp32, rows, columns};
+  return {reinterpret_cast<std::byte*>(gradients.data + offset), ElementType::kFp32, rows, columns};
 }
 
 void Linear::Forward(Tensor x_NI, std::byte* parameters, Tensor y_NO,
@@ -37,9 +37,9 @@ void Linear::BackwardInput(Tensor dy_NO, std::byte* parameters, Tensor dx_NI,
                                       backend.stream);
 }
 
-void Linear::BackwardWeight(Tensor x_NI, Tensor dy_NO, float* gradients,
+void Linear::BackwardWeight(Tensor x_NI, Tensor dy_NO, const GradientWindow& gradients,
                             const Backend& backend) const {
-  backend.kernels.LinearBackwardWeight(x_NI, dy_NO, layout_, weight_.In(gradients),
+  backend.kernels.LinearBackwardWeight(x_NI, dy_NO, layout_, gradients.sum, weight_.In(gradients),
                                        bias_.In(gradients), backend.stream);
 }
 
@@ -87,10 +87,18 @@ void Norm::BackwardInput(Tensor dy_NH, Tensor x_NH, std::byte* parameters,
   }
 }
 
-void Norm::BackwardWeight(Tensor partial, float* gradients, const Backend& backend) const {
-  backend.kernels.Accumulate(PartialWeight(partial), weight_.In(gradients), backend.stream);
-  if (!bias_.present()) return;
-  backend.kernels.Accumulate(PartialBias(partial), bias_.In(gradients), backend.stream);
+void Norm::BackwardWeight(Tensor partial, const GradientWindow& gradients,
+                          const Backend& backend) const {
+  // A partial is a sum from zero, never -0: copied, it has the bits of 0 + partial.
+  const auto take = [&](Tensor part, Tensor sum) {
+    if (gradients.sum == GradientSum::kBegins) {
+      backend.kernels.Convert(part, sum, backend.stream);
+    } else {
+      backend.kernels.Accumulate(part, sum, backend.stream);
+    }
+  };
+  take(PartialWeight(partial), weight_.In(gradients));
+  if (bias_.present()) take(PartialBias(partial), bias_.In(gradients));
 }
 
 Tensor Norm::PartialWeight(Tensor partial) const {

@@ -16,6 +16,19 @@
 
 namespace esteira {
 
+// The fp32 gradients of a unit's flat buffer, and what becomes of what they hold.
+struct GradientWindow {
+  float* data = nullptr;
+  GradientSum sum = GradientSum::kContinues;
+
+  static GradientWindow Of(const UnitArguments& arguments) {
+    return {arguments.gradients, arguments.gradient_sum};
+  }
+  static GradientWindow OfTied(const UnitArguments& arguments) {
+    return {arguments.tied_gradients, arguments.tied_gradient_sum};
+  }
+};
+
 // Where arithmetic runs.
 struct Backend {
   Kernels& kernels;
@@ -39,7 +52,7 @@ struct ParameterView {
 
   bool present() const { return rows > 0; }
   Tensor In(std::byte* parameters, ElementType type) const;
-  Tensor In(float* gradients) const;
+  Tensor In(const GradientWindow& gradients) const;
 };
 
 // y = x w + b.
@@ -51,7 +64,8 @@ class Linear {
   void Forward(Tensor x_NI, std::byte* parameters, Tensor y_NO, const Backend& backend) const;
   void BackwardInput(Tensor dy_NO, std::byte* parameters, Tensor dx_NI,
                      const Backend& backend) const;
-  void BackwardWeight(Tensor x_NI, Tensor dy_NO, float* gradients, const Backend& backend) const;
+  void BackwardWeight(Tensor x_NI, Tensor dy_NO, const GradientWindow& gradients,
+                      const Backend& backend) const;
 
  private:
   ParameterView weight_;
@@ -76,7 +90,8 @@ class Norm {
   // `partial` is assigned.
   void BackwardInput(Tensor dy_NH, Tensor x_NH, std::byte* parameters, const Statistics& statistics,
                      Tensor dx_NH, Tensor partial, const Backend& backend) const;
-  void BackwardWeight(Tensor partial, float* gradients, const Backend& backend) const;
+  void BackwardWeight(Tensor partial, const GradientWindow& gradients,
+                      const Backend& backend) const;
 
   // The slice `name` as a partial: fp32, one row of weight and, for LayerNorm, bias.
   Tensor Partial(const Slices& slices, const char* name) const {

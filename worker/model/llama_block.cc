@@ -159,7 +159,7 @@ void LlamaBlock::BackwardWeight(const UnitArguments& arguments, Kernels& kernels
                                 Stream& stream) const {
   if (arguments.batch == 0) return;
   const Backend backend{kernels, stream};
-  float* gradients = arguments.gradients;
+  const auto gradients = GradientWindow::Of(arguments);
   const int64_t tokens_N = arguments.batch * arguments.sequence;
   const Slices saved = buffers_.Saved(arguments);
   const Activations kept = InSaved(arguments);

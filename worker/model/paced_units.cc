@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/plan/sizes.h"
+#include "worker/model/layers.h"
 
 namespace esteira {
 namespace {
@@ -25,8 +26,9 @@ class SyntheticUnit : public UnitCompute {
       if (arguments.dx.data != nullptr) kernels.Zero(arguments.dx, stream);
     });
   }
-  void BackwardWeight(const UnitArguments& arguments, Kernels&, Stream& stream) const override {
-    Pass(BackwardWeightFlops, arguments, stream, [] {});
+  void BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
+                      Stream& stream) const override {
+    Pass(BackwardWeightFlops, arguments, stream, [&] { BeginSums(arguments, kernels, stream); });
   }
 
  private:
@@ -52,6 +54,19 @@ class SyntheticUnit : public UnitCompute {
       return absl::Seconds(unit_.kind == UnitKind::kBlock ? pace_.pass_seconds : 0);
     }
     return absl::Seconds(flops(model_, unit_, arguments.batch, arguments.sequence) / pace_.flops);
+  }
+
+  void BeginSums(const UnitArguments& arguments, Kernels& kernels, Stream& stream) const {
+    const auto own = GradientWindow::Of(arguments);
+    const auto tied = GradientWindow::OfTied(arguments);
+    if (own.sum == GradientSum::kBegins) {
+      for (const ParameterSpec& parameter : unit_.parameters) {
+        kernels.Zero(ParameterView{parameter.offset, 1, parameter.elements}.In(own), stream);
+      }
+    }
+    if (tied.sum == GradientSum::kBegins) {
+      kernels.Zero(ParameterView::TiedTable(model_).In(tied), stream);
+    }
   }
 
   static void Count(const UnitArguments& arguments, Stream& stream) {

@@ -23,6 +23,9 @@ struct UnitArguments {
   std::byte* tied_parameters = nullptr;  // that of the unit's end of the tied table, if tied
   float* gradients = nullptr;            // the unit's gradient window, fp32
   float* tied_gradients = nullptr;
+  // Begins: BackwardWeight assigns every parameter's gradient, whatever the window holds.
+  GradientSum gradient_sum = GradientSum::kContinues;
+  GradientSum tied_gradient_sum = GradientSum::kContinues;
   Tensor tokens;                   // int32 [N,1]; the embedding's input
   Tensor targets;                  // int32 [N,1]; the head's
   Tensor x;                        // [N,H]; not for the embedding
@@ -47,7 +50,8 @@ class UnitCompute {
   // dy, x, saved -> dx; leaves in `saved` what BackwardWeight needs besides x and dy.
   virtual void BackwardInput(const UnitArguments& arguments, Kernels& kernels,
                              Stream& stream) const = 0;
-  // Adds to gradients. Only after BackwardInput of the same micro-batch; x and dy are still there.
+  // Adds to gradients, or begins their sums. Only after BackwardInput of the same micro-batch; x
+  // and dy are still there.
   virtual void BackwardWeight(const UnitArguments& arguments, Kernels& kernels,
                               Stream& stream) const = 0;
 };

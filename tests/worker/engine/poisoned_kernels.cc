@@ -45,9 +45,9 @@ class PoisonedKernels : public Kernels {
     kernels_->LinearBackwardInput(dy_NO, w, layout, dx_NI, stream);
     hook_("LinearBackwardInput", dx_NI, stream);
   }
-  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw, Tensor db_O,
-                            Stream& stream) override {
-    kernels_->LinearBackwardWeight(x_NI, dy_NO, layout, dw, db_O, stream);
+  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, GradientSum sum,
+                            Tensor dw, Tensor db_O, Stream& stream) override {
+    kernels_->LinearBackwardWeight(x_NI, dy_NO, layout, sum, dw, db_O, stream);
     hook_("LinearBackwardWeight", dw, stream);
   }
   void LayerNormForward(Tensor x_NH, Tensor w_H, Tensor b_H, double epsilon, Tensor y_NH,

@@ -90,6 +90,7 @@ SmallModel::SmallModel(const ModelSpec& model, Precision precision,
     parameters_.push_back(Allocate(*device_, unit.flat_elements * BytesOf(precision)));
     gradients_.push_back(Allocate(*device_, unit.flat_elements * 4));
   }
+  next_sum_.assign(computes_.size(), GradientSum::kContinues);
 }
 
 void SmallModel::SetParameters(
@@ -106,8 +107,16 @@ void SmallModel::SetParameters(
 }
 
 void SmallModel::ClearGradients() {
+  next_sum_.assign(computes_.size(), GradientSum::kContinues);
   for (Buffer& buffer : gradients_) {
     if (buffer.bytes() > 0) std::memset(buffer.data(), 0, static_cast<size_t>(buffer.bytes()));
+  }
+}
+
+void SmallModel::ScribbleGradients() {
+  next_sum_.assign(computes_.size(), GradientSum::kBegins);
+  for (Buffer& buffer : gradients_) {
+    if (buffer.bytes() > 0) std::memset(buffer.data(), 0xff, static_cast<size_t>(buffer.bytes()));
   }
 }
 
@@ -156,6 +165,8 @@ void SmallModel::BackwardWeight(InFlight& flight, int unit) {
   UnitArguments arguments = Arguments(flight, unit);
   arguments.y = {};
   arguments.dx = {};
+  arguments.gradient_sum = arguments.tied_gradient_sum =
+      std::exchange(next_sum_[static_cast<size_t>(unit)], GradientSum::kContinues);
   computes_[static_cast<size_t>(unit)]->BackwardWeight(arguments, *kernels_, *stream_);
   Finish(flight, unit);
 }
@@ -182,6 +193,17 @@ std::vector<float> SmallModel::Gradient(const std::string& name) const {
     }
   }
   return sum;
+}
+
+std::vector<float> SmallModel::ParameterGradients() const {
+  std::vector<float> all;
+  for (const UnitSpec& unit : units_) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const std::vector<float> values = Gradient(parameter.name);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
 }
 
 std::vector<float> SmallModel::AllGradients() const {

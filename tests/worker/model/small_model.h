@@ -72,6 +72,8 @@ class SmallModel {
   void SetParameters(const std::function<float(const std::string& name, int64_t index)>& value);
   void SetDropout(double rate) { dropout_ = rate; }
   void ClearGradients();
+  // Gradients become NaN; the next weight pass of each unit begins its sums.
+  void ScribbleGradients();
   void ClearLoss() { *loss() = {}; }
 
   // Buffers as a plan with `planned_batch` sequences a micro-batch would give them.
@@ -86,6 +88,8 @@ class SmallModel {
   LossSums* loss() { return reinterpret_cast<LossSums*>(loss_.data()); }
   // Of a logical parameter; the ends of a tied table are added up.
   std::vector<float> Gradient(const std::string& name) const;
+  // Of all logical parameters, one after another.
+  std::vector<float> ParameterGradients() const;
   // Whole windows, one unit after another.
   std::vector<float> AllGradients() const;
   std::vector<float> Logits(const InFlight& flight) const;
@@ -113,6 +117,7 @@ class SmallModel {
   Buffer loss_;
   GuardedBuffer workspace_;
   double dropout_ = 0;
+  std::vector<GradientSum> next_sum_;  // by compute unit
 };
 
 // As floats, from fp32 or bf16.

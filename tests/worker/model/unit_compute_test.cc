@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <string>
 #include <tuple>
@@ -86,6 +87,24 @@ TEST_P(UnitComputeTest, WeightPassesMayComeMuchLater) {
   double sum = 0;
   for (float gradient : fused) sum += std::abs(gradient);
   EXPECT_GT(sum, 1);  // also: no NaN from the scribble
+}
+
+// Two micro-batches, the first of which begins the sums in windows full of NaN.
+TEST_P(UnitComputeTest, BegunSumsHaveTheBitsOfSumsFromZero) {
+  const TestBatch batches[] = {Batch(2, 7), Batch(1, 7)};
+  const auto gradients = [&](bool from_zero) {
+    from_zero ? model_.ClearGradients() : model_.ScribbleGradients();
+    for (const TestBatch& batch : batches) {
+      InFlight flight = model_.Launch(batch, 2);
+      model_.ForwardAll(flight);
+      model_.BackwardAll(flight);
+    }
+    return model_.ParameterGradients();
+  };
+  const std::vector<float> expected = gradients(true);
+  const std::vector<float> begun = gradients(false);
+  ASSERT_EQ(begun.size(), expected.size());
+  EXPECT_EQ(std::memcmp(begun.data(), expected.data(), begun.size() * sizeof(float)), 0);
 }
 
 // 257 positions: one row of logits more than the head forms at once.

@@ -34,8 +34,8 @@ class CpuKernels : public Kernels {
                      Stream& stream) override;
   void LinearBackwardInput(Tensor dy_NO, Tensor w, WeightLayout layout, Tensor dx_NI,
                            Stream& stream) override;
-  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw, Tensor db_O,
-                            Stream& stream) override;
+  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, GradientSum sum,
+                            Tensor dw, Tensor db_O, Stream& stream) override;
 
   void LayerNormForward(Tensor x_NH, Tensor w_H, Tensor b_H, double epsilon, Tensor y_NH,
                         Tensor mean_N, Tensor rstd_N, Stream& stream) override;

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "common/base/status_macros.h"
 #include "worker/kernels/cpu/run-inl.h"
 
@@ -29,8 +31,8 @@ void CpuKernels::LinearBackwardInput(Tensor dy_NO, Tensor w, WeightLayout layout
       [=, this] { return matmul_.Run(shape, {.a = dy_NO.data, .b = w.data, .c = dx_NI.data}); });
 }
 
-void CpuKernels::LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw,
-                                      Tensor db_O, Stream& stream) {
+void CpuKernels::LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout,
+                                      GradientSum sum, Tensor dw, Tensor db_O, Stream& stream) {
   const bool in_out = layout == WeightLayout::kInOut;
   const Tensor left = in_out ? x_NI : dy_NO;
   const Tensor right = in_out ? dy_NO : x_NI;
@@ -40,11 +42,13 @@ void CpuKernels::LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout la
                              .type = x_NI.type,
                              .out_type = ElementType::kFp32,
                              .a_transposed = true,
-                             .accumulate = true};
+                             .accumulate = true,
+                             .from_zero = sum == GradientSum::kBegins};
   RunTyped(stream, dy_NO.type, [=, this](auto element) -> absl::Status {
     using T = decltype(element);
     RETURN_IF_ERROR(matmul_.Run(shape, {.a = left.data, .b = right.data, .c = dw.data}));
     if (db_O.data == nullptr) return absl::OkStatus();
+    if (shape.from_zero) std::memset(db_O.data, 0, static_cast<size_t>(db_O.bytes()));
     const RowsOf<const T> dy{dy_NO.as<T>(), dy_NO.columns};
     ParallelColumns(threads_, dy_NO.rows, dy_NO.columns, [&](int64_t begin, int64_t end) {
       loops_.Of<T>().column_sums(dy, dy_NO.rows, begin, end, db_O.as<float>());

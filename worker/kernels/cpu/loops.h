@@ -98,7 +98,8 @@ struct StoredMatrix {
 };
 
 // Where sums go: bf16 (`narrow`), or fp32 (`wide`), added to what is there if so asked. They
-// are multiplied by `scale` first; `bias`: one element a column, or null.
+// are multiplied by `scale` first; `bias`: one element a column, or null: 0. So in fp32 there is
+// never a -0.
 struct PanelResult {
   int64_t rows = 0;
   int64_t columns = 0;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 
 #include "common/base/status_macros.h"
 #include "oneapi/dnnl/dnnl_debug.h"
+#include "worker/kernels/cpu/parallel.h"
 
 namespace esteira {
 namespace {
@@ -60,16 +62,27 @@ void Widen(const Loops& loops, const Bf16* from, int64_t stride, int64_t row, in
 
 Matmul::Matmul(const Loops& loops, int threads)
     : loops_(loops),
+      threads_(threads),
       engine_(dnnl::engine::kind::cpu, 0),
       stream_(engine_),
       native_bf16_(HasBf16(engine_)) {
   if (loops.tiles != nullptr) tiles_.emplace(*loops.tiles, threads);
 }
 
-absl::Status Matmul::Run(const MatmulShape& shape, const MatmulOperands& operands) {
-  if (shape.m == 0 || shape.n == 0 || shape.k == 0) return absl::OkStatus();
+absl::Status Matmul::Run(MatmulShape shape, const MatmulOperands& operands) {
+  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+  const bool in_tiles = shape.type == ElementType::kBf16 && tiles_.has_value();
+  // A product that oneDNN assigns may leave a -0 where a sum from zero has 0.
+  if (shape.from_zero && (!in_tiles || shape.k == 0)) {
+    ParallelElements(threads_, shape.m * shape.n, [&](int64_t begin, int64_t n) {
+      std::memset(reinterpret_cast<float*>(operands.c) + begin, 0,
+                  static_cast<size_t>(n) * sizeof(float));
+    });
+    shape.from_zero = false;
+  }
+  if (shape.k == 0) return absl::OkStatus();
   std::lock_guard lock(mutex_);
-  if (shape.type == ElementType::kBf16 && tiles_.has_value()) return tiles_->Run(shape, operands);
+  if (in_tiles) return tiles_->Run(shape, operands);
   if (shape.type == ElementType::kBf16 && !native_bf16_) return RunWidened(shape, operands);
   return Execute(shape, operands);
 }

@@ -24,7 +24,7 @@ class Matmul {
   Matmul(const Loops& loops, int threads);
 
   // On the calling thread and its OpenMP threads.
-  absl::Status Run(const MatmulShape& shape, const MatmulOperands& operands);
+  absl::Status Run(MatmulShape shape, const MatmulOperands& operands);
 
  private:
   struct Primitive {
@@ -41,6 +41,7 @@ class Matmul {
                             int64_t n);
 
   const Loops& loops_;
+  const int threads_;
   std::mutex mutex_;
   std::optional<TileMatmul> tiles_;
   dnnl::engine engine_;

@@ -8,8 +8,8 @@
 
 namespace esteira {
 
-// C[M,N] = A[M,K] B[K,N] (+ bias[N]), or C += A B. A transposed operand lies in memory as [K,M] or
-// [N,K].
+// C[M,N] = A[M,K] B[K,N] (+ bias[N]), or C += A B, or, from zero, the same bits as C += A B on
+// zeros. A transposed operand lies in memory as [K,M] or [N,K].
 struct MatmulShape {
   int64_t m = 0;
   int64_t n = 0;
@@ -20,6 +20,7 @@ struct MatmulShape {
   bool b_transposed = false;
   bool bias = false;
   bool accumulate = false;
+  bool from_zero = false;  // only with accumulate
   // NOLINTNEXTLINE(modernize-use-nullptr): the 0 that the compiler compares with is no pointer.
   auto operator<=>(const MatmulShape&) const = default;
 };

@@ -175,7 +175,7 @@ PanelResult TileMatmul::ResultOf(const MatmulShape& shape, const MatmulOperands&
           .narrow = narrow ? reinterpret_cast<Bf16*>(operands.c) + first : nullptr,
           .wide = narrow ? nullptr : reinterpret_cast<float*>(operands.c) + first,
           .stride = shape.n,
-          .accumulate = shape.accumulate};
+          .accumulate = shape.accumulate && !shape.from_zero};
 }
 
 }  // namespace esteira

@@ -79,8 +79,12 @@ class ReferenceKernels : public Kernels {
     });
   }
 
-  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, Tensor dw, Tensor db_O,
-                            Stream& stream) override {
+  void LinearBackwardWeight(Tensor x_NI, Tensor dy_NO, WeightLayout layout, GradientSum sum,
+                            Tensor dw, Tensor db_O, Stream& stream) override {
+    if (sum == GradientSum::kBegins) {
+      Zero(dw, stream);
+      Zero(db_O, stream);
+    }
     stream.Enqueue([=] {
       reference::LinearBackwardWeight(Matrix(x_NI), Matrix(dy_NO), layout, Matrix(dw),
                                       Matrix(db_O));
