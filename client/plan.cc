@@ -109,7 +109,7 @@ void PrintStep(const PlannedStep& step, const std::string& name,
   }
 }
 
-// The programs of every rank, as workers get them.
+// The programs of every stage, as workers get them.
 ExitCode PrintPrograms(const JobSpec& job, const ClusterSpec& cluster, Output output) {
   const absl::StatusOr<Plan> plan = MakePlan(job, cluster);
   if (!plan.ok()) return ReportError(plan.status());

@@ -31,10 +31,10 @@ ComparedSchedule FiguresOf(const std::string& name, const Plan& plan, const Step
   figures.bubble_ratio = plan.prediction.bubble_ratio;
   figures.exposed_communication_ratio = plan.prediction.exposed_communication_ratio;
   const std::vector<MemoryUse>& memory = plan.prediction.memory;
-  for (size_t rank = 0; rank < memory.size(); ++rank) {
-    if (memory[rank].total() <= figures.peak_bytes) continue;
-    figures.peak_bytes = memory[rank].total();
-    figures.peak_rank = static_cast<int>(rank);
+  for (size_t stage = 0; stage < memory.size(); ++stage) {
+    if (memory[stage].total() <= figures.peak_bytes) continue;
+    figures.peak_bytes = memory[stage].total();
+    figures.peak_stage = static_cast<int>(stage);
   }
   for (const StageRow& row : chart.rows) {
     figures.held_micro_batches = std::max(figures.held_micro_batches, row.held_micro_batches);
@@ -51,7 +51,7 @@ std::string ComparisonTable(const std::vector<ComparedSchedule>& schedules) {
     smallest = std::min(smallest, schedule.peak_bytes);
   }
   std::vector<std::vector<std::string>> rows = {{"SCHEDULE", "STEP", "OF BEST", "BUBBLE", "EXPOSED",
-                                                 "PEAK MEMORY", "OF BEST", "RANK", "HELD"}};
+                                                 "PEAK MEMORY", "OF BEST", "STAGE", "HELD"}};
   for (const ComparedSchedule& schedule : schedules) {
     if (!schedule.refusal.empty()) {
       std::vector<std::string> row(rows[0].size(), "-");
@@ -66,7 +66,7 @@ std::string ComparisonTable(const std::vector<ComparedSchedule>& schedules) {
          absl::StrFormat("%.1f%%", 100 * schedule.exposed_communication_ratio),
          FormatBytes(schedule.peak_bytes),
          Ratio(static_cast<double>(schedule.peak_bytes), static_cast<double>(smallest)),
-         absl::StrCat(schedule.peak_rank), absl::StrFormat("%.1f", schedule.held_micro_batches)});
+         absl::StrCat(schedule.peak_stage), absl::StrFormat("%.1f", schedule.held_micro_batches)});
   }
   std::ostringstream out;
   PrintTable(rows, out);

@@ -16,8 +16,8 @@ struct ComparedSchedule {
   double step_seconds = 0;
   double bubble_ratio = 0;
   double exposed_communication_ratio = 0;
-  int64_t peak_bytes = 0;  // of the rank that needs most
-  int peak_rank = 0;
+  int64_t peak_bytes = 0;  // of the stage whose ranks need most
+  int peak_stage = 0;
   double held_micro_batches = 0;  // of the stage that holds most
 };
 

@@ -41,7 +41,6 @@ PipelineOps PipelineOf(const Plan& plan) {
   pipeline.ops.resize(static_cast<size_t>(plan.layout.stages));
   pipeline.stage_of_chunk.resize(static_cast<size_t>(plan.layout.num_chunks()));
   for (const Program& program : plan.train) {
-    if (program.replica != 0) continue;
     std::vector<ChunkOp> ops = OpsOf(program, plan.layout.boundaries);
     for (const ChunkOp& op : ops) {
       pipeline.stage_of_chunk[static_cast<size_t>(op.chunk)] = program.stage;

@@ -18,13 +18,15 @@ int64_t StageMemory::total() const {
 std::vector<StageMemory> MemoryByStage(const Plan& plan, const std::vector<int64_t>& budgets) {
   std::vector<StageMemory> stages(static_cast<size_t>(plan.layout.stages));
   const std::vector<MemoryUse>& memory = plan.prediction.memory;
-  for (size_t rank = 0; rank < memory.size(); ++rank) {
-    const MemoryUse& use = memory[rank];
+  if (memory.empty()) return stages;  // nothing was predicted
+  for (int rank = 0; rank < plan.layout.num_ranks(); ++rank) {
     StageMemory of_rank;
-    of_rank.rank = static_cast<int>(rank);
-    of_rank.stage = plan.layout.StageOfRank(of_rank.rank);
+    of_rank.rank = rank;
+    of_rank.stage = plan.layout.StageOfRank(rank);
+    const MemoryUse& use = memory[static_cast<size_t>(of_rank.stage)];
+    const auto i = static_cast<size_t>(rank);
     of_rank.parts = {use.parameters, use.gradients, use.optimizer, use.slots, use.workspace};
-    of_rank.budget = rank < budgets.size() ? budgets[rank] : 0;
+    of_rank.budget = i < budgets.size() ? budgets[i] : 0;
     StageMemory& fullest = stages[static_cast<size_t>(of_rank.stage)];
     const bool first = of_rank.rank == of_rank.stage;
     if (first || of_rank.total() - of_rank.budget > fullest.total() - fullest.budget) {

@@ -57,7 +57,6 @@ class RowMaker {
       : program_(program), intervals_(intervals), chunks_(plan.layout, program) {
     waits_ = Dependencies(MakeUnits(plan.model), PlacementOf(plan.layout.zero), program);
     row_.stage = program.stage;
-    row_.rank = program.rank;
   }
 
   StageRow Make(double seconds) {
@@ -205,15 +204,12 @@ StepChart MakeStepChart(const Plan& plan, const Execution& execution) {
   StepChart chart;
   chart.seconds = execution.makespan;
   chart.chunks_per_stage = plan.layout.chunks_per_stage;
-  for (size_t p = 0; p < plan.train.size(); ++p) {
-    const Program& program = plan.train[p];
-    if (program.replica != 0) continue;
-    StageRow row = RowMaker(plan, program, execution.intervals[p]).Make(chart.seconds);
+  for (size_t stage = 0; stage < plan.train.size(); ++stage) {
+    StageRow row =
+        RowMaker(plan, plan.train[stage], execution.intervals[stage]).Make(chart.seconds);
     row.held_micro_batches = HeldMicroBatches(row, chart.chunks_per_stage);
     chart.rows.push_back(std::move(row));
   }
-  std::sort(chart.rows.begin(), chart.rows.end(),
-            [](const StageRow& a, const StageRow& b) { return a.stage < b.stage; });
   return chart;
 }
 

@@ -55,7 +55,6 @@ struct Transfer {  // what runs beside the compute queue
 
 struct StageRow {
   int stage = 0;
-  int rank = 0;
   std::vector<Pass> passes;
   std::vector<Piece> pieces;  // by time
   std::vector<Idle> idle;     // by time

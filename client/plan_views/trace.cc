@@ -13,33 +13,31 @@ constexpr const char* kQueueNames[kNumQueues] = {
     "compute",        "send activations",  "receive activations",
     "send gradients", "receive gradients", "sharding"};
 
-// What a send and its receive have in common: both ranks, the direction, and the boundary between
+// What a send and its receive have in common: both stages, the direction, and the boundary between
 // two units that they cross, for one micro-batch.
 using Exchange = std::tuple<int, int, bool, int, int>;
 
-Exchange ExchangeOf(int rank, const Instruction& instruction) {
+Exchange ExchangeOf(int stage, const Instruction& instruction) {
   const bool send = IsSend(instruction.op);
   const bool gradient = instruction.op == Op::kSendGrad || instruction.op == Op::kRecvGrad;
   // Activations of unit u arrive at u + 1, gradients of u at u - 1.
   const int sender_unit = send ? instruction.unit : instruction.unit + (gradient ? 1 : -1);
-  return {send ? rank : instruction.peer, send ? instruction.peer : rank, gradient, sender_unit,
+  return {send ? stage : instruction.peer, send ? instruction.peer : stage, gradient, sender_unit,
           instruction.micro_batch};
 }
 
 class TraceWriter {
  public:
-  void AddRank(const Program& program, const std::vector<Interval>& intervals) {
-    Name("process_name", program.rank, -1,
-         absl::StrCat("rank ", program.rank, " (stage ", program.stage, ", replica ",
-                      program.replica, ")"));
+  void AddStage(const Program& program, const std::vector<Interval>& intervals) {
+    Name("process_name", program.stage, -1, absl::StrCat("stage ", program.stage));
     Append(absl::StrFormat(
-        R"({"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}})", program.rank,
-        program.rank));
+        R"({"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}})",
+        program.stage, program.stage));
     for (int queue = 0; queue < kNumQueues; ++queue) {
-      Name("thread_name", program.rank, queue, kQueueNames[queue]);
+      Name("thread_name", program.stage, queue, kQueueNames[queue]);
       Append(absl::StrFormat(
           R"({"ph":"M","pid":%d,"tid":%d,"name":"thread_sort_index","args":{"sort_index":%d}})",
-          program.rank, queue, queue));
+          program.stage, queue, queue));
     }
     for (size_t i = 0; i < program.instructions.size(); ++i) {
       if (program.instructions[i].op == Op::kRelease) continue;  // takes no time and runs nowhere
@@ -56,9 +54,9 @@ class TraceWriter {
     absl::StrAppend(&events_, events_.empty() ? "" : ",\n", event);
   }
 
-  void Name(const char* what, int rank, int queue, const std::string& name) {
+  void Name(const char* what, int stage, int queue, const std::string& name) {
     const std::string thread = queue < 0 ? "" : absl::StrCat("\"tid\":", queue, ",");
-    Append(absl::StrFormat(R"({"ph":"M","pid":%d,%s"name":"%s","args":{"name":"%s"}})", rank,
+    Append(absl::StrFormat(R"({"ph":"M","pid":%d,%s"name":"%s","args":{"name":"%s"}})", stage,
                            thread, what, name));
   }
 
@@ -83,14 +81,14 @@ class TraceWriter {
     const double duration = (interval.end - interval.start) * 1e6;
     Append(absl::StrFormat(
         R"({"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"name":"%s","cat":"%s","args":{%s}})",
-        program.rank, queue, start, duration, Label(instruction), OpName(instruction.op), args));
+        program.stage, queue, start, duration, Label(instruction), OpName(instruction.op), args));
     if (!IsPointToPoint(instruction.op)) return;
     // An arrow ends at the event that encloses its point, so that the point lies within both.
     const bool send = IsSend(instruction.op);
     Append(absl::StrFormat(
         R"({"ph":"%s","pid":%d,"tid":%d,"ts":%.3f,"id":%d,"name":"transfer","cat":"transfer"%s})",
-        send ? "s" : "f", program.rank, queue, start + (send ? 0 : duration / 2),
-        IdOf(ExchangeOf(program.rank, instruction)), send ? "" : R"(,"bp":"e")"));
+        send ? "s" : "f", program.stage, queue, start + (send ? 0 : duration / 2),
+        IdOf(ExchangeOf(program.stage, instruction)), send ? "" : R"(,"bp":"e")"));
   }
 
   static std::string Label(const Instruction& instruction) {
@@ -114,7 +112,7 @@ class TraceWriter {
 std::string ChromeTrace(const Plan& plan, const Execution& execution) {
   TraceWriter writer;
   for (size_t p = 0; p < plan.train.size(); ++p) {
-    writer.AddRank(plan.train[p], execution.intervals[p]);
+    writer.AddStage(plan.train[p], execution.intervals[p]);
   }
   return writer.Finish();
 }

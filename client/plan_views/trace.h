@@ -1,5 +1,5 @@
-// A step as a trace that Perfetto and chrome://tracing open: a process a rank, a thread a queue, an
-// event an instruction, and arrows from each send to its receive. Pure.
+// A step as a trace that Perfetto and chrome://tracing open: a process a stage, a thread a queue,
+// an event an instruction, and arrows from each send to its receive. Pure.
 #pragma once
 
 #include <string>

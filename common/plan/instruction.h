@@ -31,7 +31,7 @@ enum class Op : uint8_t {
   kReduce,   // REDUCE   closes the window: sums it over the replicas and adds it to the gradient
              // sums
   // End of step.
-  // TIE_* have the unit of the end that their rank holds, and the other end's rank as peer. With
+  // TIE_* have the unit of the end that their rank holds, and the other end's stage as peer. With
   // both ends on one rank
   // there is one TIE_GRAD, of the head end and without peer, and no TIE_PARAM.
   kTieGradient,  // TIE_GRAD   the head end's gradient sums are added to the owner's
@@ -51,7 +51,7 @@ enum class SlotKind : uint8_t {
   kGradient,    // dx and dy: the same shape
   kSaved,       // what the backward pass of one (unit, micro-batch) needs: sizes.h
   kParameters,  // one unit's gathered parameters
-  kWindow,      // one unit's gradient window, fp32
+  kWindow,      // one unit's gradient window, in SumType
 };
 inline constexpr int kNumSlotKinds = static_cast<int>(SlotKind::kWindow) + 1;
 
@@ -61,7 +61,7 @@ struct Instruction {
   Op op = Op::kForward;
   int32_t unit = -1;         // before `expand`: the chunk
   int32_t micro_batch = -1;  // of the replica, from 0
-  int32_t peer = -1;         // rank
+  int32_t peer = -1;         // the stage of the other end, in the same replica
   int32_t x = -1;            // activation slot
   int32_t y = -1;            // activation slot
   int32_t dx = -1;           // gradient slot

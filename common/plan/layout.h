@@ -20,6 +20,13 @@ struct StagePolicy {
   bool operator==(const StagePolicy&) const = default;
 };
 
+// Consecutive samples of the global batch; the last ones of a replica may be short or empty.
+struct MicroBatch {
+  int64_t first_sample = 0;  // within the global batch
+  int64_t num_samples = 0;
+  bool operator==(const MicroBatch&) const = default;
+};
+
 // How a job is spread: everything that the planner chose, what of the job its buffers and messages
 // follow from, and nothing about hosts or addresses.
 struct Layout {
@@ -44,6 +51,9 @@ struct Layout {
   // Micro-batches of one replica; the same for all: a replica with fewer samples has empty
   // micro-batches at its end.
   int num_micro_batches() const;
+  // The samples of a replica's micro-batch, from 0: the global batch is cut into micro-batches, and
+  // replica q has those from q * num_micro_batches() on.
+  MicroBatch MicroBatchOf(int replica, int micro_batch) const;
   int RankOf(int stage, int replica) const { return replica * stages + stage; }
   int StageOfRank(int rank) const { return rank % stages; }
   int ReplicaOfRank(int rank) const { return rank / stages; }

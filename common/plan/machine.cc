@@ -16,7 +16,7 @@
 namespace esteira {
 namespace {
 
-constexpr int kReportedRanks = 4;
+constexpr int kReportedStages = 4;
 
 // An instruction, by the place of its program in the list and its own place in the program.
 struct Place {
@@ -75,8 +75,6 @@ class Machine {
   int ExpectedMembers(const Instruction& instruction) const {
     if (IsPointToPoint(instruction.op)) return 2;
     switch (instruction.op) {
-      case Op::kGather:
-      case Op::kReduce: return static_cast<int>(programs_.size()) / plan_.layout.stages;
       case Op::kNorm: return static_cast<int>(programs_.size());
       case Op::kTieGradient:
       case Op::kTieParameter: return instruction.peer == -1 ? 1 : 2;
@@ -85,18 +83,17 @@ class Machine {
   }
 
   static MeetingKey KeyOf(const Program& program, const Instruction& i) {
-    const int low = std::min(program.rank, i.peer);
-    const int high = std::max(program.rank, i.peer);
+    const int low = std::min(program.stage, i.peer);
+    const int high = std::max(program.stage, i.peer);
     switch (i.op) {
       case Op::kSendAct:
-      case Op::kSendGrad: return {i.op, program.rank, i.peer, i.unit, i.micro_batch, 0};
-      case Op::kRecvAct: return {Op::kSendAct, i.peer, program.rank, i.unit - 1, i.micro_batch, 0};
+      case Op::kSendGrad: return {i.op, program.stage, i.peer, i.unit, i.micro_batch, 0};
+      case Op::kRecvAct: return {Op::kSendAct, i.peer, program.stage, i.unit - 1, i.micro_batch, 0};
       case Op::kRecvGrad:
-        return {Op::kSendGrad, i.peer, program.rank, i.unit + 1, i.micro_batch, 0};
+        return {Op::kSendGrad, i.peer, program.stage, i.unit + 1, i.micro_batch, 0};
       case Op::kTieGradient:
       case Op::kTieParameter: return {i.op, low, high, -1, -1, 0};
-      case Op::kNorm: return {i.op, -1, -1, -1, -1, 0};
-      default: return {i.op, program.stage, -1, i.unit, -1, 0};
+      default: return {i.op, -1, -1, -1, -1, 0};
     }
   }
 
@@ -238,7 +235,7 @@ class Machine {
       if (index != -1) return absl::StrCat("its own ", ToText(At({place.program, index})));
     }
     if (!Complete(node)) {
-      return absl::StrCat(node.expected_members, " ranks to meet, of which ", node.members.size(),
+      return absl::StrCat(node.expected_members, " stages to meet, of which ", node.members.size(),
                           " ever come");
     }
     for (Place member : node.members) {
@@ -248,7 +245,7 @@ class Machine {
         return NodeIndex(head) == NodeIndex(member);
       });
       if (!arrived || WaitsAtHome(member) != -1) {
-        return absl::StrCat("rank ", programs_[static_cast<size_t>(member.program)].rank,
+        return absl::StrCat("stage ", programs_[static_cast<size_t>(member.program)].stage,
                             " to reach ", ToText(At(member)));
       }
     }
@@ -270,17 +267,17 @@ class Machine {
     int stuck = 0;
     for (size_t p = 0; p < programs_.size(); ++p) {
       const std::vector<Place> heads = Heads(p);
-      if (heads.empty() || ++stuck > kReportedRanks) continue;
+      if (heads.empty() || ++stuck > kReportedStages) continue;
       std::vector<std::string> waits;
       waits.reserve(heads.size());
       for (Place head : heads) {
         waits.push_back(absl::StrCat("instruction ", head.index, " (", ToText(At(head)),
                                      ") waits for ", WaitsFor(head)));
       }
-      lines.push_back(absl::StrCat("rank ", programs_[p].rank, ": ", absl::StrJoin(waits, ", ")));
+      lines.push_back(absl::StrCat("stage ", programs_[p].stage, ": ", absl::StrJoin(waits, ", ")));
     }
-    if (stuck > kReportedRanks)
-      lines.push_back(absl::StrCat(stuck - kReportedRanks, " more ranks wait"));
+    if (stuck > kReportedStages)
+      lines.push_back(absl::StrCat(stuck - kReportedStages, " more stages wait"));
     return absl::InvalidArgumentError(absl::StrCat("deadlock: ", absl::StrJoin(lines, "; ")));
   }
 

@@ -12,42 +12,58 @@ namespace {
 
 constexpr int64_t kStateTensors = 3;  // master weights, first and second moment
 
-// Both programs run in the same buffers.
-int64_t SlotBytes(const Program& train, const Program& evaluate) {
+int64_t TotalBytes(const Program& program) {
   int64_t bytes = 0;
-  for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
-    const SlotClass& a = train.slots[kind];
-    const SlotClass& b = evaluate.slots[kind];
-    bytes += std::max(a.bytes, b.bytes) * std::max(a.count, b.count);
+  for (const std::vector<SlotClass>& classes : program.slots) {
+    for (const SlotClass& slots : classes) bytes += slots.bytes * slots.count;
   }
   return bytes;
 }
 
-int64_t RoundUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+// Makes the slots of a stage as large as the largest value that either program puts into its class.
+class SlotSizes {
+ public:
+  SlotSizes(const Plan& plan, const std::vector<UnitSpec>& units) : plan_(plan), units_(units) {}
 
-void SizeSlotsOf(const Plan& plan, const std::vector<UnitSpec>& units, Program& program) {
-  const Layout& layout = plan.layout;
-  const int64_t activation = RoundUp(layout.micro_batch_size * layout.sequence_length *
-                                     plan.model.hidden_size * BytesOf(plan.precision));
-  int64_t saved = 0;
-  int64_t padded = 0;
-  for (int held : program.units) {
-    const UnitSpec& unit = units[static_cast<size_t>(held)];
-    padded = std::max(padded, ShardMap(unit.flat_elements, layout.replicas).padded_elements());
-    if (unit.kind == UnitKind::kTied) continue;
-    saved = std::max(saved, SavedLayout(plan.model, unit, layout.micro_batch_size,
-                                        layout.sequence_length, plan.precision)
-                                .bytes);
+  void Set(Program& train, Program& evaluate) const {
+    for (Program* program : {&train, &evaluate}) {
+      for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
+        const auto slot_kind = static_cast<SlotKind>(kind);
+        const bool by_unit = slot_kind != SlotKind::kActivation && slot_kind != SlotKind::kGradient;
+        const int64_t bytes = by_unit ? 0 : Needed(0, slot_kind);
+        for (SlotClass& slots : program->slots[kind]) slots.bytes = bytes;
+      }
+    }
+    for (const Program* program : {&train, &evaluate}) {
+      for (const Instruction& i : program->instructions) {
+        if (i.saved >= 0) Raise(train, SlotKind::kSaved, i.saved, i.unit);
+        if (i.slot < 0) continue;
+        const bool window = i.op == Op::kClear || i.op == Op::kReduce;
+        Raise(train, window ? SlotKind::kWindow : SlotKind::kParameters, i.slot, i.unit);
+      }
+    }
+    evaluate.slots = train.slots;
   }
-  const auto bytes = [&](SlotKind kind) -> int64_t& {
-    return program.slots[static_cast<size_t>(kind)].bytes;
-  };
-  bytes(SlotKind::kActivation) = activation;
-  bytes(SlotKind::kGradient) = activation;
-  bytes(SlotKind::kSaved) = saved;
-  bytes(SlotKind::kParameters) = padded * BytesOf(plan.precision);
-  bytes(SlotKind::kWindow) = padded * BytesOf(SumType(layout.numerics));
-}
+
+ private:
+  int64_t Needed(int unit, SlotKind kind) const {
+    return SlotBytes(plan_.model, plan_.layout, plan_.precision, units_[static_cast<size_t>(unit)],
+                     kind);
+  }
+
+  void Raise(Program& program, SlotKind kind, int32_t number, int unit) const {
+    for (SlotClass& slots : program.slots[static_cast<size_t>(kind)]) {
+      if (number < slots.count) {
+        slots.bytes = std::max(slots.bytes, Needed(unit, kind));
+        return;
+      }
+      number -= slots.count;
+    }
+  }
+
+  const Plan& plan_;
+  const std::vector<UnitSpec>& units_;
+};
 
 int64_t WorkspaceBytes(const Plan& plan, const std::vector<UnitSpec>& units,
                        const std::vector<int>& held) {
@@ -105,10 +121,10 @@ int64_t GradientScratchBytes(const std::vector<UnitSpec>& units, const std::vect
   return elements * BytesOf(ElementType::kFp32);
 }
 
-MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& evaluate) {
+MemoryUse CountMemory(const Plan& plan, const Program& train) {
   const std::vector<UnitSpec> units = MakeUnits(plan.model);
   MemoryUse use = CountStates(units, train.units, plan.layout, plan.precision);
-  use.slots = SlotBytes(train, evaluate);
+  use.slots = TotalBytes(train);
   use.workspace = WorkspaceBytes(plan, units, train.units);
   return use;
 }
@@ -116,24 +132,26 @@ MemoryUse CountMemory(const Plan& plan, const Program& train, const Program& eva
 absl::Status ValidateMemory(const Plan& plan, const std::vector<int64_t>& budget_bytes) {
   if (budget_bytes.size() != plan.train.size()) {
     return absl::InvalidArgumentError(absl::StrCat("memory: expected a budget for each of ",
-                                                   plan.train.size(), " ranks, found ",
+                                                   plan.train.size(), " stages, found ",
                                                    budget_bytes.size()));
   }
-  for (size_t rank = 0; rank < plan.train.size(); ++rank) {
-    const MemoryUse use = CountMemory(plan, plan.train[rank], plan.evaluate[rank]);
-    if (use.total() <= budget_bytes[rank]) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "memory: rank ", rank, ": expected at most ", budget_bytes[rank], " bytes, found ",
-        use.total(), " (parameters ", use.parameters, ", gradients ", use.gradients, ", optimizer ",
-        use.optimizer, ", slots ", use.slots, ", workspace ", use.workspace, ")"));
+  for (size_t stage = 0; stage < plan.train.size(); ++stage) {
+    const MemoryUse use = CountMemory(plan, plan.train[stage]);
+    if (use.total() <= budget_bytes[stage]) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory: stage ", stage, ": expected at most ", budget_bytes[stage],
+                     " bytes a rank, found ", use.total(), " (parameters ", use.parameters,
+                     ", gradients ", use.gradients, ", optimizer ", use.optimizer, ", slots ",
+                     use.slots, ", workspace ", use.workspace, ")"));
   }
   return absl::OkStatus();
 }
 
 void SizeSlots(Plan& plan) {
   const std::vector<UnitSpec> units = MakeUnits(plan.model);
-  for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
-    for (Program& program : *programs) SizeSlotsOf(plan, units, program);
+  const SlotSizes sizes(plan, units);
+  for (size_t stage = 0; stage < plan.train.size(); ++stage) {
+    sizes.Set(plan.train[stage], plan.evaluate[stage]);
   }
 }
 

@@ -13,31 +13,28 @@
 
 namespace esteira {
 
-// Consecutive samples of the global batch; the last ones of a replica may be short or empty.
-struct MicroBatch {
-  int64_t first_sample = 0;  // within the global batch
-  int64_t num_samples = 0;
-  bool operator==(const MicroBatch&) const = default;
-};
-
+// Slots of one kind that are equally large.
 struct SlotClass {
   int64_t bytes = 0;  // of one slot
   int32_t count = 0;
   bool operator==(const SlotClass&) const = default;
 };
 
-// What one rank does in one step, in order.
+// What a rank of one stage does in one step, in order. The ranks of a stage, one of each replica,
+// do the same, each with its replica's samples (Layout::MicroBatchesOf).
 struct Program {
-  int rank = 0;
   int stage = 0;
-  int replica = 0;
-  std::vector<int> units;  // held by this rank, ascending, ends of a tied table included
-  std::vector<MicroBatch> micro_batches;  // of its replica
+  std::vector<int> units;  // held by the stage, ascending, ends of a tied table included
   std::vector<Instruction> instructions;
-  std::array<SlotClass, kNumSlotKinds> slots{};
+  // By SlotKind. Numbers run on from class to class: the first slot of the second class follows the
+  // last of the first.
+  std::array<std::vector<SlotClass>, kNumSlotKinds> slots;
   bool operator==(const Program&) const = default;
 
-  const SlotClass& slot_class(SlotKind kind) const { return slots[static_cast<size_t>(kind)]; }
+  const std::vector<SlotClass>& slot_classes(SlotKind kind) const {
+    return slots[static_cast<size_t>(kind)];
+  }
+  int64_t num_slots(SlotKind kind) const;
 };
 
 // Which of a unit's buffers a rank holds whole, and which only as its shard. The only trace of the
@@ -66,27 +63,28 @@ struct Prediction {
   double exposed_communication_ratio =
       0;  // the part of it that waits for GATHER, REDUCE, NORM, TIE
   std::array<double, kNumOps> op_seconds{};  // by op, summed over the ranks
-  std::vector<MemoryUse> memory;             // by rank
+  std::vector<MemoryUse> memory;             // of one rank, by stage
   bool operator==(const Prediction&) const = default;
 };
 
-// Everything that is decided before a step, as data. `evaluate` computes the loss only (F, point to
-// point, GATHER, RELEASE and one NORM); it shares the slots' sizes with `train`.
+// Everything that is decided before a step, as data. It is as long as the pipeline is deep, however
+// many replicas there are. `evaluate` computes the loss only (F, point to point, GATHER, RELEASE
+// and one NORM), in the same slots as `train`.
 struct Plan {
   ModelSpec model;
   Layout layout;
   Precision precision = Precision::kFp32;
   std::vector<int>
       worker_of_rank;             // which of the planner's workers holds a rank; each at most once
-  std::vector<Program> train;     // by rank
-  std::vector<Program> evaluate;  // by rank
+  std::vector<Program> train;     // by stage
+  std::vector<Program> evaluate;  // by stage
   Prediction prediction;
   bool operator==(const Plan&) const = default;
 };
 
 // How far a plan is lowered: after which pass it stands. Validate checks what holds from there on.
-// Ranks, units and micro-batches of the programs are set in all of them; slots and slot classes are
-// unset before kSlots.
+// Stages and units of the programs are set in all of them; slots and slot classes are unset before
+// kSlots.
 enum class Phase {
   kGenerated,     // compute ops only; Instruction::unit is the chunk
   kExpanded,      // compute ops only, on units
@@ -99,13 +97,14 @@ enum class Phase {
 };
 inline constexpr Phase kLowered = Phase::kSlots;
 
-// Text form of whole plans: a header (model, layout, precision), then for each program a line "rank
-// R stage S replica Q", its slots, and one instruction a line. Parse(Print(plan)) == plan, the
+// Text form of whole plans: a header (model, layout, precision), then for each program a line
+// "stage S", its units, its slots, and one instruction a line. Parse(Print(plan)) == plan, the
 // prediction included. For golden files, logs, errors, and the command line.
 std::string PrintPlan(const Plan& plan);
 absl::StatusOr<Plan> ParsePlan(absl::string_view text);
 
-// SHA-256 of the text form without the prediction: equal plans have equal digests.
+// SHA-256 of the text form without the prediction and the workers: plans that do the same have
+// equal digests.
 std::string PlanDigest(const Plan& plan);
 
 }  // namespace esteira

@@ -1,5 +1,9 @@
 #include "common/plan/plan_codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/gzip_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,22 +28,18 @@ void EncodeInstruction(const Instruction& instruction, v1::InstructionProto& pro
 }
 
 void EncodeProgram(const Program& program, v1::ProgramProto& proto) {
-  proto.set_rank(program.rank);
   proto.set_stage(program.stage);
-  proto.set_replica(program.replica);
   for (int unit : program.units) proto.add_units(unit);
-  for (const MicroBatch& batch : program.micro_batches) {
-    v1::MicroBatchProto& out = *proto.add_micro_batches();
-    out.set_first_sample(batch.first_sample);
-    out.set_num_samples(batch.num_samples);
-  }
   for (const Instruction& instruction : program.instructions) {
     EncodeInstruction(instruction, *proto.add_instructions());
   }
-  for (const SlotClass& slots : program.slots) {
-    v1::SlotClassProto& out = *proto.add_slots();
-    out.set_bytes(slots.bytes);
-    out.set_count(slots.count);
+  for (const std::vector<SlotClass>& classes : program.slots) {
+    v1::SlotsProto& of_kind = *proto.add_slots();
+    for (const SlotClass& slots : classes) {
+      v1::SlotClassProto& out = *of_kind.add_classes();
+      out.set_bytes(slots.bytes);
+      out.set_count(slots.count);
+    }
   }
 }
 
@@ -99,20 +99,11 @@ absl::StatusOr<Instruction> DecodeInstruction(const v1::InstructionProto& proto)
 
 absl::StatusOr<Program> DecodeProgram(const v1::ProgramProto& proto) {
   Program program;
-  RETURN_IF_ERROR(CheckAtLeast("program.rank", proto.rank(), 0));
   RETURN_IF_ERROR(CheckAtLeast("program.stage", proto.stage(), 0));
-  RETURN_IF_ERROR(CheckAtLeast("program.replica", proto.replica(), 0));
-  program.rank = proto.rank();
   program.stage = proto.stage();
-  program.replica = proto.replica();
   for (int32_t unit : proto.units()) {
     RETURN_IF_ERROR(CheckAtLeast("program.units", unit, 0));
     program.units.push_back(unit);
-  }
-  for (const v1::MicroBatchProto& batch : proto.micro_batches()) {
-    RETURN_IF_ERROR(CheckAtLeast("micro_batch.first_sample", batch.first_sample(), 0));
-    RETURN_IF_ERROR(CheckAtLeast("micro_batch.num_samples", batch.num_samples(), 0));
-    program.micro_batches.push_back({batch.first_sample(), batch.num_samples()});
   }
   program.instructions.reserve(static_cast<size_t>(proto.instructions_size()));
   for (const v1::InstructionProto& instruction : proto.instructions()) {
@@ -122,10 +113,11 @@ absl::StatusOr<Program> DecodeProgram(const v1::ProgramProto& proto) {
     return OutOfRange("number of program.slots", proto.slots_size(), absl::StrCat(kNumSlotKinds));
   }
   for (int kind = 0; kind < kNumSlotKinds; ++kind) {
-    RETURN_IF_ERROR(CheckAtLeast("slots.bytes", proto.slots(kind).bytes(), 0));
-    RETURN_IF_ERROR(CheckAtLeast("slots.count", proto.slots(kind).count(), 0));
-    program.slots[static_cast<size_t>(kind)] = {proto.slots(kind).bytes(),
-                                                proto.slots(kind).count()};
+    for (const v1::SlotClassProto& slots : proto.slots(kind).classes()) {
+      RETURN_IF_ERROR(CheckAtLeast("slots.bytes", slots.bytes(), 0));
+      RETURN_IF_ERROR(CheckAtLeast("slots.count", slots.count(), 0));
+      program.slots[static_cast<size_t>(kind)].push_back({slots.bytes(), slots.count()});
+    }
   }
   return program;
 }
@@ -290,6 +282,28 @@ absl::StatusOr<Plan> DecodePlan(const v1::PlanProto& proto) {
         "plan: the digest does not match; sender and receiver must be of one version");
   }
   return plan;
+}
+
+std::string PackPlan(const v1::PlanProto& proto) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream out(&bytes);
+  google::protobuf::io::GzipOutputStream packed(&out);
+  CHECK(proto.SerializeToZeroCopyStream(&packed) && packed.Close());  // memory is all it takes
+  return bytes;
+}
+
+absl::StatusOr<v1::PlanProto> UnpackPlan(const std::string& bytes) {
+  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  google::protobuf::io::GzipInputStream unpacked(&in);
+  google::protobuf::io::CodedInputStream limited(&unpacked);
+  limited.SetTotalBytesLimit(kMaxUnpackedPlanBytes);
+  v1::PlanProto proto;
+  if (!proto.ParseFromCodedStream(&limited) || !limited.ConsumedEntireMessage()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: its ", bytes.size(), " bytes are damaged, or unpack to more than ",
+                     kMaxUnpackedPlanBytes, "; sender and receiver must be of one version"));
+  }
+  return proto;
 }
 
 }  // namespace esteira

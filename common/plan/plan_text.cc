@@ -37,7 +37,7 @@ std::string PolicyText(const StagePolicy& policy) {
                       policy.recompute ? "full/" : "none/", policy.lookahead);
 }
 
-void PrintHeader(const Plan& plan, std::string& text) {
+void PrintHeader(const Plan& plan, const std::vector<int>& workers, std::string& text) {
   const ModelSpec& model = plan.model;
   absl::StrAppend(&text, kFirstLine, "\nmodel architecture=", ArchitectureName(model.architecture),
                   " num_layers=", model.num_layers, " hidden_size=", model.hidden_size,
@@ -60,7 +60,7 @@ void PrintHeader(const Plan& plan, std::string& text) {
                                 [](std::string* out, const StagePolicy& policy) {
                                   out->append(PolicyText(policy));
                                 }),
-                  " workers=", absl::StrJoin(plan.worker_of_rank, ","), "\n");
+                  " workers=", absl::StrJoin(workers, ","), "\n");
   absl::StrAppend(&text, "schedule name=", absl::CHexEscape(layout.schedule), "\n");
   absl::StrAppend(&text, "precision name=", PrecisionName(plan.precision), "\n");
 }
@@ -84,18 +84,14 @@ void PrintPrediction(const Prediction& prediction, std::string& text) {
 }
 
 void PrintProgram(const Program& program, std::string& text) {
-  absl::StrAppend(&text, "rank ", program.rank, " stage ", program.stage, " replica ",
-                  program.replica, "\n");
-  absl::StrAppend(&text, "units ", absl::StrJoin(program.units, ","), "\nmicro_batches ");
-  for (size_t i = 0; i < program.micro_batches.size(); ++i) {
-    const MicroBatch& batch = program.micro_batches[i];
-    absl::StrAppend(&text, i == 0 ? "" : ",", batch.first_sample, "+", batch.num_samples);
-  }
-  absl::StrAppend(&text, "\nslots");
+  absl::StrAppend(&text, "stage ", program.stage, "\nunits ", absl::StrJoin(program.units, ","),
+                  "\nslots");
   for (int kind = 0; kind < kNumSlotKinds; ++kind) {
-    const SlotClass& slots = program.slots[static_cast<size_t>(kind)];
-    absl::StrAppend(&text, " ", SlotKindName(static_cast<SlotKind>(kind)), "=", slots.count, "*",
-                    slots.bytes);
+    const std::vector<SlotClass>& classes = program.slots[static_cast<size_t>(kind)];
+    absl::StrAppend(&text, " ", SlotKindName(static_cast<SlotKind>(kind)), "=",
+                    absl::StrJoin(classes, ",", [](std::string* out, const SlotClass& slots) {
+                      absl::StrAppend(out, slots.count, "*", slots.bytes);
+                    }));
   }
   text.push_back('\n');
   for (const Instruction& instruction : program.instructions) {
@@ -103,10 +99,11 @@ void PrintProgram(const Program& program, std::string& text) {
   }
 }
 
-std::string Print(const Plan& plan, const Prediction* prediction) {
+// `whole`: with where it was to run, and what was expected of it.
+std::string Print(const Plan& plan, bool whole) {
   std::string text;
-  PrintHeader(plan, text);
-  if (prediction != nullptr) PrintPrediction(*prediction, text);
+  PrintHeader(plan, whole ? plan.worker_of_rank : std::vector<int>(), text);
+  if (whole) PrintPrediction(plan.prediction, text);
   absl::StrAppend(&text, "train\n");
   for (const Program& program : plan.train) PrintProgram(program, text);
   absl::StrAppend(&text, "evaluate\n");
@@ -317,26 +314,12 @@ absl::Status ReadPrediction(Reader& reader, Prediction& prediction) {
 // The lines of a program before its instructions.
 absl::Status ReadProgramHeader(Reader& reader, Program& program) {
   const std::vector<absl::string_view> words = absl::StrSplit(reader.Peek(), ' ');
-  if (words.size() != 6 || words[2] != "stage" || words[4] != "replica") {
-    return reader.Error("expected \"rank R stage S replica Q\"");
-  }
-  RETURN_IF_ERROR(reader.Number(words[1], program.rank));
-  RETURN_IF_ERROR(reader.Number(words[3], program.stage));
-  RETURN_IF_ERROR(reader.Number(words[5], program.replica));
+  if (words.size() != 2) return reader.Error("expected \"stage S\"");
+  RETURN_IF_ERROR(reader.Number(words[1], program.stage));
   reader.Skip();
   absl::string_view line = reader.Peek();
   if (!absl::ConsumePrefix(&line, "units ")) return reader.Error("expected \"units \"");
   RETURN_IF_ERROR(reader.List(line, program.units));
-  reader.Skip();
-  line = reader.Peek();
-  if (!absl::ConsumePrefix(&line, "micro_batches "))
-    return reader.Error("expected \"micro_batches \"");
-  if (!line.empty()) {
-    for (absl::string_view word : absl::StrSplit(line, ',')) {
-      MicroBatch& batch = program.micro_batches.emplace_back();
-      RETURN_IF_ERROR(reader.Pair(word, '+', batch.first_sample, batch.num_samples));
-    }
-  }
   reader.Skip();
   std::vector<absl::string_view> names;
   names.reserve(kNumSlotKinds);
@@ -344,18 +327,21 @@ absl::Status ReadProgramHeader(Reader& reader, Program& program) {
     names.emplace_back(SlotKindName(static_cast<SlotKind>(kind)));
   ASSIGN_OR_RETURN(const auto values, reader.Values("slots", names));
   for (size_t kind = 0; kind < values.size(); ++kind) {
-    RETURN_IF_ERROR(
-        reader.Pair(values[kind], '*', program.slots[kind].count, program.slots[kind].bytes));
+    if (values[kind].empty()) continue;
+    for (absl::string_view word : absl::StrSplit(values[kind], ',')) {
+      SlotClass& slots = program.slots[kind].emplace_back();
+      RETURN_IF_ERROR(reader.Pair(word, '*', slots.count, slots.bytes));
+    }
   }
   reader.Skip();
   return absl::OkStatus();
 }
 
 absl::Status ReadPrograms(Reader& reader, std::vector<Program>& programs) {
-  while (reader.At("rank")) {
+  while (reader.At("stage")) {
     Program& program = programs.emplace_back();
     RETURN_IF_ERROR(ReadProgramHeader(reader, program));
-    while (!reader.AtEnd() && !reader.At("rank") && !reader.At("evaluate")) {
+    while (!reader.AtEnd() && !reader.At("stage") && !reader.At("evaluate")) {
       absl::StatusOr<Instruction> instruction = ParseInstruction(reader.Peek());
       if (!instruction.ok()) return reader.Error(instruction.status().message());
       program.instructions.push_back(*instruction);
@@ -367,7 +353,7 @@ absl::Status ReadPrograms(Reader& reader, std::vector<Program>& programs) {
 
 }  // namespace
 
-std::string PrintPlan(const Plan& plan) { return Print(plan, &plan.prediction); }
+std::string PrintPlan(const Plan& plan) { return Print(plan, /*whole=*/true); }
 
 absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   Reader reader(text);
@@ -381,11 +367,11 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   RETURN_IF_ERROR(ReadPrograms(reader, plan.train));
   RETURN_IF_ERROR(reader.Expect("evaluate"));
   RETURN_IF_ERROR(ReadPrograms(reader, plan.evaluate));
-  if (!reader.AtEnd()) return reader.Error("expected \"rank R stage S replica Q\" or the end");
+  if (!reader.AtEnd()) return reader.Error("expected \"stage S\" or the end");
   if (!reader.complete()) return reader.Error("the last line is cut off");
   return plan;
 }
 
-std::string PlanDigest(const Plan& plan) { return Sha256Hex(Print(plan, nullptr)); }
+std::string PlanDigest(const Plan& plan) { return Sha256Hex(Print(plan, /*whole=*/false)); }
 
 }  // namespace esteira

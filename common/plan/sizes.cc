@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/plan/shard_map.h"
 
 // Legend: N tokens, H hidden size, I intermediate size, K width of keys (values), Q query heads, V
 // vocabulary.
@@ -195,6 +196,24 @@ ElementType ComputeType(Precision precision) {
 
 ElementType SumType(Numerics numerics) {
   return numerics == Numerics::kFast ? ElementType::kFp32 : ElementType::kInt64;
+}
+
+int64_t SlotBytes(const ModelSpec& model, const Layout& layout, Precision precision,
+                  const UnitSpec& unit, SlotKind kind) {
+  const int64_t padded = ShardMap(unit.flat_elements, layout.replicas).padded_elements();
+  switch (kind) {
+    case SlotKind::kActivation:
+    case SlotKind::kGradient:
+      return Aligned(layout.micro_batch_size * layout.sequence_length * model.hidden_size *
+                     BytesOf(precision));
+    case SlotKind::kSaved:
+      if (unit.kind == UnitKind::kTied) return 0;
+      return SavedLayout(model, unit, layout.micro_batch_size, layout.sequence_length, precision)
+          .bytes;
+    case SlotKind::kParameters: return padded * BytesOf(precision);
+    case SlotKind::kWindow: return padded * BytesOf(SumType(layout.numerics));
+  }
+  return 0;
 }
 
 const TensorSlice& BufferLayout::Find(const char* name) const {

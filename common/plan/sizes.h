@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/plan/instruction.h"
 #include "common/plan/layout.h"
 #include "common/plan/model_spec.h"
 
@@ -37,6 +38,11 @@ BufferLayout SavedLayout(const ModelSpec& model, const UnitSpec& unit, int64_t b
 // Scratch that lives within one instruction; one buffer a rank, of the largest unit.
 BufferLayout WorkspaceLayout(const ModelSpec& model, const UnitSpec& unit, int64_t batch,
                              int64_t sequence, Precision precision);
+
+// What a slot of `kind` must hold for `unit`: x, y, dx and dy are of one size for all units; of the
+// other kinds each unit has its own, and 0 where it has nothing of the kind.
+int64_t SlotBytes(const ModelSpec& model, const Layout& layout, Precision precision,
+                  const UnitSpec& unit, SlotKind kind);
 
 // Rows of logits that the head forms and scores at once. They never cross a sequence, so the loss
 // of a sequence does not depend on its micro-batch, and a forward pass that keeps nothing needs

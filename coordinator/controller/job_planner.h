@@ -18,7 +18,7 @@ struct JobNeeds {
 struct PlannedJob {
   PlanSummary summary;
   std::vector<int> worker_of_rank;  // index into the cluster's workers; each at most once
-  std::string plan_bytes;           // in the wire form, for the workers
+  std::string plan_bytes;           // packed, for the workers
   double flops_per_token = 0;
 };
 

@@ -208,9 +208,10 @@ double CostModel::RawSeconds(const Program& program, const Instruction& instruct
   const WorkerSpec& worker = slowest_[static_cast<size_t>(program.stage)];
   const int unit = instruction.unit;
   const auto samples = [&] {
-    return program.micro_batches[static_cast<size_t>(instruction.micro_batch)].num_samples;
+    // Those of the first replica, which has no fewer than any other.
+    return layout_.MicroBatchOf(0, instruction.micro_batch).num_samples;
   };
-  const int peer = instruction.peer < 0 ? program.stage : layout_.StageOfRank(instruction.peer);
+  const int peer = instruction.peer < 0 ? program.stage : instruction.peer;
   switch (instruction.op) {
     case Op::kSendAct:
     case Op::kRecvAct:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "common/plan/shard_map.h"
 #include "common/plan/sizes.h"
@@ -14,6 +15,8 @@ namespace {
 // Activations and gradients beyond what the schedule holds: what communication fills ahead and
 // drains behind.
 constexpr int64_t kSlack = 6;
+// Blocks that are recomputed and not yet done with.
+constexpr int64_t kRecomputedAtOnce = 2;
 // Part of the communication of a shard queue that computation hides when there is enough of it.
 constexpr double kHidden = 0.9;
 
@@ -21,10 +24,22 @@ int Windows(int size, int micro_batches) {
   return size == kAll ? 1 : (micro_batches + size - 1) / size;
 }
 
-// A gathered unit, or an open window, is alone when it opens and closes with one micro-batch.
-int64_t LiveBuffers(int window, int micro_batches, int64_t units, int lookahead) {
+// Of the slots for gathered units, or for open windows, of these sizes. A unit is alone when it
+// opens and closes with one micro-batch, but for those that come early or stay late; units of about
+// one size share slots (lowering/slots.cc).
+int64_t LiveElements(std::vector<int64_t> elements, int window, int micro_batches, int lookahead) {
   const bool all = window != 1 && micro_batches > 1;
-  return all ? units : std::min<int64_t>(units, 1 + lookahead);
+  std::sort(elements.begin(), elements.end(), std::greater<>());
+  int64_t live = 0, largest = 0;
+  int in_class = 0;
+  for (int64_t unit : elements) {
+    if (2 * unit < largest || largest == 0) {
+      largest = unit;
+      in_class = 0;
+    }
+    if (all || in_class++ <= lookahead) live += largest;
+  }
+  return live;
 }
 
 }  // namespace
@@ -80,26 +95,33 @@ MemoryUse Estimator::MemoryOf(const Draft& draft, int stage, double live_units) 
   const StagePolicy& policy = layout.policy(stage);
   const int micro_batches = layout.num_micro_batches();
   const std::vector<int> held = HeldUnits(model_, draft.layout, draft.pipeline, stage);
-  int64_t saved = 0, padded = 0, workspace = 0;
+  int64_t padded = 0, workspace = 0, saved = 0, largest_block = 0, compute_units = 0;
+  std::vector<int64_t> elements;
   for (int u : held) {
     const auto index = static_cast<size_t>(u);
-    padded =
-        std::max(padded, ShardMap(units_[index].flat_elements, layout.replicas).padded_elements());
+    elements.push_back(ShardMap(units_[index].flat_elements, layout.replicas).padded_elements());
+    padded = std::max(padded, elements.back());
     if (units_[index].kind == UnitKind::kTied) continue;
-    saved = std::max(saved, saved_bytes_[index]);
+    ++compute_units;
     workspace = std::max(workspace, workspace_bytes_[index]);
+    if (policy.recompute && units_[index].kind == UnitKind::kBlock) {
+      largest_block = saved_bytes_[index];
+    } else {
+      saved += saved_bytes_[index];
+    }
   }
   MemoryUse use = CountStates(units_, held, layout, precision_);
   const auto live = static_cast<int64_t>(std::ceil(live_units));
-  const auto count = static_cast<int64_t>(held.size());
-  use.slots = activation_bytes_ * (live + kSlack) + saved * (policy.recompute ? 2 : live);
+  // Each unit has its share of the pairs that are alive.
+  use.slots = activation_bytes_ * (live + kSlack) + saved * live / compute_units +
+              kRecomputedAtOnce * largest_block;
   if (!PlacementOf(layout.zero).whole_parameters) {
-    use.slots += padded * BytesOf(precision_) *
-                 LiveBuffers(policy.gather_for, micro_batches, count, policy.lookahead);
+    use.slots += BytesOf(precision_) *
+                 LiveElements(elements, policy.gather_for, micro_batches, policy.lookahead);
   }
   if (HasWindowSlots(layout, stage)) {
-    use.slots += padded * BytesOf(SumType(layout.numerics)) *
-                 LiveBuffers(policy.reduce_every, micro_batches, count, policy.lookahead);
+    use.slots += BytesOf(SumType(layout.numerics)) *
+                 LiveElements(elements, policy.reduce_every, micro_batches, policy.lookahead);
   }
   use.workspace = workspace + ReduceScratchBytes(padded, layout.replicas, layout.numerics) +
                   GradientScratchBytes(units_, held, layout);

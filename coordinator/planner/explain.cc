@@ -121,9 +121,9 @@ constexpr Change kChanges[] = {
 };
 
 // Each change alone, then one after the other, until something fits.
-std::string SmallestChange(const JobSpec& job, const ClusterSpec& cluster, bool to_run) {
+std::string SmallestChange(const JobSpec& job, const ClusterSpec& cluster) {
   const auto tried = [&](const JobSpec& changed, absl::string_view name) -> std::string {
-    const absl::StatusOr<SearchResult> result = Search(changed, cluster, to_run);
+    const absl::StatusOr<SearchResult> result = Search(changed, cluster);
     if (!result.ok() || result->fitting.empty()) return "";
     return absl::StrCat("with ", name, " it fits: ", LayoutText(result->fitting[0].draft.layout));
   };
@@ -185,17 +185,18 @@ std::vector<std::string> Explain(const SearchResult& result) {
   return lines;
 }
 
-absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster, bool to_run,
+absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster,
                          const Candidate& smallest) {
-  const auto rank = static_cast<size_t>(smallest.short_rank);
-  const MemoryUse& use = smallest.prediction.memory[rank];
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "memory: with ", LayoutText(smallest.draft.layout), ", rank ", rank, " (stage ",
-      smallest.draft.layout.StageOfRank(smallest.short_rank), ") needs ", BytesText(use.total()),
-      " (parameters ", BytesText(use.parameters), ", gradients ", BytesText(use.gradients),
-      ", optimizer ", BytesText(use.optimizer), ", slots ", BytesText(use.slots), ", workspace ",
-      BytesText(use.workspace), "), ", BytesText(smallest.short_bytes),
-      " more than its worker has; ", SmallestChange(job, cluster, to_run)));
+  const int rank = smallest.short_rank;
+  const int stage = smallest.draft.layout.StageOfRank(rank);
+  const MemoryUse& use = smallest.prediction.memory[static_cast<size_t>(stage)];
+  return absl::ResourceExhaustedError(
+      absl::StrCat("memory: with ", LayoutText(smallest.draft.layout), ", rank ", rank, " (stage ",
+                   stage, ") needs ", BytesText(use.total()), " (parameters ",
+                   BytesText(use.parameters), ", gradients ", BytesText(use.gradients),
+                   ", optimizer ", BytesText(use.optimizer), ", slots ", BytesText(use.slots),
+                   ", workspace ", BytesText(use.workspace), "), ", BytesText(smallest.short_bytes),
+                   " more than its worker has; ", SmallestChange(job, cluster)));
 }
 
 }  // namespace esteira

@@ -17,7 +17,6 @@ std::string BytesText(int64_t bytes);  // "1.5 GiB"
 std::vector<std::string> Explain(const SearchResult& result);
 
 // Nothing fits: what is short on which rank, by how much, and the smallest change that would fit.
-absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster, bool to_run,
-                         const Candidate& smallest);
+absl::Status OutOfMemory(const JobSpec& job, const ClusterSpec& cluster, const Candidate& smallest);
 
 }  // namespace esteira

@@ -141,19 +141,19 @@ absl::Status NoDraft(const JobSpec& job, const ClusterSpec& cluster, const Searc
       " layers, the embedding and the head); use fewer stages, fewer chunks, or another schedule"));
 }
 
-absl::StatusOr<SearchResult> Choose(const JobSpec& job, const ClusterSpec& cluster, bool to_run) {
+absl::StatusOr<SearchResult> Choose(const JobSpec& job, const ClusterSpec& cluster) {
   RETURN_IF_ERROR(CheckNumbers(job, cluster));
   RETURN_IF_ERROR(CheckShape(job, cluster));
-  ASSIGN_OR_RETURN(SearchResult result, Search(job, cluster, to_run));
+  ASSIGN_OR_RETURN(SearchResult result, Search(job, cluster));
   if (!result.fitting.empty()) return result;
-  if (!result.too_large.empty()) return OutOfMemory(job, cluster, to_run, result.too_large.front());
+  if (!result.too_large.empty()) return OutOfMemory(job, cluster, result.too_large.front());
   return NoDraft(job, cluster, result);
 }
 
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const JobSpec& job, const ClusterSpec& cluster) {
-  ASSIGN_OR_RETURN(SearchResult result, Choose(job, cluster, /*to_run=*/true));
+  ASSIGN_OR_RETURN(SearchResult result, Choose(job, cluster));
   Candidate& chosen = result.fitting.front();
   ASSIGN_OR_RETURN(Plan generated,
                    Generate(job.model, chosen.draft.layout, job.precision, chosen.draft.pipeline));
@@ -164,7 +164,7 @@ absl::StatusOr<Plan> MakePlan(const JobSpec& job, const ClusterSpec& cluster) {
 }
 
 absl::StatusOr<PlannedStep> PlanStep(const JobSpec& job, const ClusterSpec& cluster) {
-  ASSIGN_OR_RETURN(const SearchResult result, Choose(job, cluster, /*to_run=*/false));
+  ASSIGN_OR_RETURN(const SearchResult result, Choose(job, cluster));
   const Candidate& chosen = result.fitting.front();
   ASSIGN_OR_RETURN(Rehearsal rehearsal, Rehearse(job, cluster, chosen.draft));
   rehearsal.plan.prediction = chosen.prediction;

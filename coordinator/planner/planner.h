@@ -18,8 +18,8 @@ absl::StatusOr<Plan> MakePlan(const JobSpec& job, const ClusterSpec& cluster);
 
 // A step as it would run, for people to look at; for any number of ranks.
 struct PlannedStep {
-  Plan plan;  // programs of the first replica alone, which stand for all; prediction of all
-  Simulation simulation;  // of these programs
+  Plan plan;
+  Simulation simulation;
   // The chosen layout with its figures, then at most three others and why each lost.
   std::vector<std::string> explanation;
 };

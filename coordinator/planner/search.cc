@@ -34,9 +34,9 @@ std::vector<int> Divisors(int number) {
   return divisors;
 }
 
-// An upper bound of the instructions of `replicas` replicas.
-double MostInstructions(const JobSpec& job, const Layout& layout, int replicas) {
-  return 9.0 * layout.num_micro_batches() * replicas * NumComputeUnits(job.model);
+// An upper bound of the instructions of a plan.
+double MostInstructions(const JobSpec& job, const Layout& layout) {
+  return 9.0 * layout.num_micro_batches() * NumComputeUnits(job.model);
 }
 
 struct Scored {
@@ -61,8 +61,7 @@ int64_t Largest(const std::vector<MemoryUse>& memory, const std::vector<int64_t>
 
 class Searcher {
  public:
-  Searcher(const JobSpec& job, const ClusterSpec& cluster, bool to_run)
-      : job_(job), cluster_(cluster), to_run_(to_run) {}
+  Searcher(const JobSpec& job, const ClusterSpec& cluster) : job_(job), cluster_(cluster) {}
 
   absl::StatusOr<SearchResult> Run() {
     CollectDrafts();
@@ -120,8 +119,7 @@ class Searcher {
         sizes.replicas = shape.replicas;
         sizes.global_batch_size = job_.global_batch_size;
         sizes.micro_batch_size = size;
-        if (MostInstructions(job_, sizes, to_run_ ? shape.replicas : 1) >
-            static_cast<double>(kMaxInstructions)) {
+        if (MostInstructions(job_, sizes) > static_cast<double>(kMaxInstructions)) {
           result_.too_many_instructions = true;
           continue;
         }
@@ -202,7 +200,8 @@ class Searcher {
       const auto r = static_cast<size_t>(rank);
       const int64_t budget =
           cluster_.workers[static_cast<size_t>(draft.worker_of_rank[r])].memory_bytes;
-      const int64_t lacking = memory[r].total() - budget;
+      const auto stage = static_cast<size_t>(draft.layout.StageOfRank(rank));
+      const int64_t lacking = memory[stage].total() - budget;
       if (budget == 0 || lacking <= candidate.short_bytes) continue;
       candidate.fits = false;
       candidate.short_rank = rank;
@@ -380,7 +379,6 @@ class Searcher {
 
   const JobSpec& job_;
   const ClusterSpec& cluster_;
-  const bool to_run_;
   std::vector<Scored> drafts_;
   std::map<std::tuple<int, int, int>, std::vector<StagePolicy>> ladders_;
   std::map<int64_t, Estimator> estimators_;
@@ -410,8 +408,8 @@ std::vector<Shape> Shapes(const LayoutRequest& request, int num_workers, int max
 absl::StatusOr<Rehearsal> Rehearse(const JobSpec& job, const ClusterSpec& cluster,
                                    const Draft& draft) {
   Rehearsal rehearsal;
-  ASSIGN_OR_RETURN(rehearsal.plan, Generate(job.model, draft.layout, job.precision, draft.pipeline,
-                                            /*only_first_replica=*/true));
+  ASSIGN_OR_RETURN(rehearsal.plan,
+                   Generate(job.model, draft.layout, job.precision, draft.pipeline));
   for (const Pass& pass : Passes()) {
     ASSIGN_OR_RETURN(rehearsal.plan, pass.run(std::move(rehearsal.plan)));
   }
@@ -425,8 +423,8 @@ absl::StatusOr<Rehearsal> Rehearse(const JobSpec& job, const ClusterSpec& cluste
   return rehearsal;
 }
 
-absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster, bool to_run) {
-  return Searcher(job, cluster, to_run).Run();
+absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster) {
+  return Searcher(job, cluster).Run();
 }
 
 }  // namespace esteira

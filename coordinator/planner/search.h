@@ -3,7 +3,7 @@
 //
 // Drafts (shape, micro-batch size, schedule, placement of workers, ZeRO level) are looked at
 // quickly, chunk by chunk; each stage gets the fastest policy (windows, recomputation) that its
-// memory holds. The most promising ones are lowered and simulated, one replica for all.
+// memory holds. The most promising ones are lowered and simulated.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,8 @@
 
 namespace esteira {
 
-// Of all ranks together: above it a plan is too large to send and to hold; fewer, larger
-// micro-batches do the same work. Of one replica, which is all that is looked at: above it a
-// simulation takes too long.
+// Of a plan: above it it is too large to send and to hold, and a simulation takes too long; fewer,
+// larger micro-batches do the same work.
 inline constexpr int64_t kMaxInstructions = int64_t{1} << 21;
 
 struct Shape {
@@ -48,11 +47,10 @@ struct SearchResult {
   bool too_many_instructions = false;  // drafts were left out as their plans would be too large
 };
 
-// The request is one that planner.h has checked. `to_run`: only plans that can be sent and held.
-absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster, bool to_run);
+// The request is one that planner.h has checked.
+absl::StatusOr<SearchResult> Search(const JobSpec& job, const ClusterSpec& cluster);
 
-// The draft's plan for the first replica, lowered without validation, and what it does on the
-// cluster.
+// The draft's plan, lowered without validation, and what it does on the cluster.
 struct Rehearsal {
   Plan plan;
   Simulation simulation;

@@ -34,21 +34,12 @@ Prediction PredictionOf(const Plan& plan, const Simulation& simulation) {
   prediction.step_seconds = simulation.execution.makespan;
   prediction.bubble_ratio = simulation.bubble_ratio;
   prediction.exposed_communication_ratio = simulation.exposed_communication_ratio;
-  const auto ranks = static_cast<size_t>(plan.layout.num_ranks());
-  const size_t programs = plan.train.size();
-  CHECK(programs > 0);
-  const double ranks_of_program = static_cast<double>(ranks) / static_cast<double>(programs);
   for (const TimeUse& use : simulation.time_uses) {
     for (size_t op = 0; op < use.busy.size(); ++op) {
-      prediction.op_seconds[op] += use.busy[op] * ranks_of_program;
+      prediction.op_seconds[op] += use.busy[op] * plan.layout.replicas;
     }
   }
-  for (size_t p = 0; p < programs; ++p) {
-    prediction.memory.push_back(CountMemory(plan, plan.train[p], plan.evaluate[p]));
-  }
-  for (size_t rank = programs; rank < ranks; ++rank) {
-    prediction.memory.push_back(prediction.memory[rank % programs]);
-  }
+  for (const Program& program : plan.train) prediction.memory.push_back(CountMemory(plan, program));
   return prediction;
 }
 
@@ -57,15 +48,10 @@ absl::StatusOr<Prediction> Predict(const Plan& plan, const DurationFunction& dur
   return PredictionOf(plan, simulation);
 }
 
-int LargestRank(const Prediction& prediction) {
-  const auto largest = std::max_element(
-      prediction.memory.begin(), prediction.memory.end(),
-      [](const MemoryUse& a, const MemoryUse& b) { return a.total() < b.total(); });
-  return static_cast<int>(largest - prediction.memory.begin());
-}
-
 int64_t PeakBytes(const Prediction& prediction) {
-  return prediction.memory[static_cast<size_t>(LargestRank(prediction))].total();
+  int64_t peak = 0;
+  for (const MemoryUse& use : prediction.memory) peak = std::max(peak, use.total());
+  return peak;
 }
 
 }  // namespace esteira

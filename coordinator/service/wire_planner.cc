@@ -26,14 +26,14 @@ absl::StatusOr<JobSpec> DecodeSpec(const std::string& spec_bytes) {
   return spec;
 }
 
-// More workers would not help: they make a plan larger.
+// More workers would not help: a plan is as long with them.
 absl::Status CheckSize(size_t spec_bytes, size_t plan_bytes, size_t max_bytes) {
   if (spec_bytes + plan_bytes + kEnvelopeBytes <= max_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "training.micro_batch_size: the plan has ", plan_bytes, " bytes and the job ", spec_bytes,
-      ", more than the ", max_bytes,
-      " that a worker can be sent; use a larger micro_batch_size, a smaller global_batch_size, or "
-      "fewer replicas"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("training.micro_batch_size: the plan has ", plan_bytes, " bytes and the job ",
+                   spec_bytes, ", more than the ", max_bytes,
+                   " that a worker can be sent; use a larger micro_batch_size or a smaller "
+                   "global_batch_size"));
 }
 
 }  // namespace
@@ -58,11 +58,12 @@ absl::StatusOr<PlannedJob> WirePlanner::Plan(const std::string& spec_bytes,
                                             " ranks, for ", cluster.num_workers(), " workers"));
   }
   PlannedJob planned;
-  const v1::PlanProto message = EncodePlan(plan);
-  RETURN_IF_ERROR(CheckSize(spec_bytes.size(), message.ByteSizeLong(), max_bytes_));
+  v1::PlanProto message = EncodePlan(plan);
+  message.clear_worker_of_rank();  // as long as there are ranks, and none of a worker's business
+  planned.plan_bytes = PackPlan(message);
+  RETURN_IF_ERROR(CheckSize(spec_bytes.size(), planned.plan_bytes.size(), max_bytes_));
   planned.summary = PlanSummary{plan.layout, plan.prediction, message.digest()};
   planned.worker_of_rank = plan.worker_of_rank;
-  planned.plan_bytes = message.SerializeAsString();
   planned.flops_per_token = ModelFlopsPerToken(plan.model, plan.layout.sequence_length);
   return planned;
 }

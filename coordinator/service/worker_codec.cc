@@ -110,9 +110,9 @@ struct CommandEncoder {
     configure.set_job_id(command.place.job_id);
     configure.set_epoch(command.place.epoch);
     configure.set_rank(command.place.rank);
-    // Both were written by this process.
+    // It was written by this process.
     CHECK(configure.mutable_spec()->ParseFromString(*command.spec_bytes));
-    CHECK(configure.mutable_plan()->ParseFromString(*command.plan_bytes));
+    configure.set_plan(*command.plan_bytes);
     configure.set_operation_timeout_ms(absl::ToInt64Milliseconds(command.operation_timeout));
   }
   void operator()(const StartCommand& command) const {

@@ -1,7 +1,8 @@
 // How a coordinator bears many workers: starts one, opens thousands of sessions that register and
 // then send heartbeats as a daemon would, and looks at how old the coordinator's last word of each
 // worker is, how much memory a session takes, and how long a user waits for an answer meanwhile.
-// Prints a table; exit code 1 when a worker was taken for lost.
+// With --plan_stages, submits a job that takes all of them and looks at how long it takes until
+// each has its plan. Prints a table; exit code 1 when a worker was taken for lost or got no plan.
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -34,6 +35,7 @@ ABSL_FLAG(int, sessions, 10000, "Workers to play.");
 ABSL_FLAG(int, connections, 16, "Connections that carry their sessions.");
 ABSL_FLAG(absl::Duration, heartbeat, absl::Seconds(2), "The coordinator's --heartbeat.");
 ABSL_FLAG(absl::Duration, duration, absl::Seconds(20), "How long to go on once all are there.");
+ABSL_FLAG(int, plan_stages, 0, "Stages of a job for all sessions, submitted at the end; 0: none.");
 
 namespace esteira {
 namespace {
@@ -114,17 +116,24 @@ class CoordinatorProcess {
   std::string address_;
 };
 
+// What all sessions were told.
+struct Tally {
+  std::atomic<int> registered = 0;
+  std::atomic<int> configured = 0;
+  std::atomic<int64_t> first_plan_ns = 0;  // when the first of them got its plan
+  std::atomic<int64_t> plan_bytes = 0;     // of one
+};
+
 // A worker's stream: registers, then beats when it is told to.
 class Session : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
  public:
-  Session(v1::WorkerService::Stub& stub, int number, std::atomic<int>& registered)
-      : registered_(registered) {
+  Session(v1::WorkerService::Stub& stub, int number, Tally& tally) : tally_(tally) {
     outgoing_.set_worker_id(absl::StrCat("worker-", number));
     outgoing_.set_incarnation(1);
     v1::Register& hello = *outgoing_.mutable_register_();
     hello.set_host(absl::StrCat("host-", number / 8));
     hello.set_device("cpu");
-    hello.set_memory_bytes(int64_t{64} << 30);
+    hello.set_memory_bytes(int64_t{256} << 30);
     stub.async()->Session(&context_, this);
     StartRead(&incoming_);
     StartWrite(&outgoing_);
@@ -146,7 +155,13 @@ class Session : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::Coordinato
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (incoming_.has_registered()) ++registered_;
+    if (incoming_.has_registered()) ++tally_.registered;
+    if (incoming_.has_configure()) {
+      int64_t none = 0;
+      tally_.first_plan_ns.compare_exchange_strong(none, absl::GetCurrentTimeNanos());
+      tally_.plan_bytes = static_cast<int64_t>(incoming_.configure().plan().size());
+      ++tally_.configured;
+    }
     StartRead(&incoming_);
   }
   void OnWriteDone(bool) override {
@@ -166,7 +181,7 @@ class Session : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::Coordinato
   grpc::ClientContext context_;
   v1::WorkerMessage outgoing_;
   v1::CoordinatorMessage incoming_;
-  std::atomic<int>& registered_;
+  Tally& tally_;
   std::mutex mutex_;
   bool writing_ = true;  // the registration
   bool done_ = false;
@@ -209,6 +224,96 @@ Survey LookAtWorkers(v1::ClusterService::Stub& cluster) {
   return survey;
 }
 
+using Sessions = std::vector<std::unique_ptr<Session>>;
+
+// Every session beats once in a period, evenly spread.
+class Timetable {
+ public:
+  Timetable(Sessions& sessions, absl::Duration period)
+      : sessions_(sessions), period_(period), start_(absl::Now()) {}
+
+  void SendDue() {
+    const auto count = static_cast<int64_t>(sessions_.size());
+    const absl::Time now = absl::Now();
+    const auto due = static_cast<int64_t>(absl::FDivDuration(now - start_, period_) *
+                                          static_cast<double>(count));
+    if (due > sent_) {
+      const double turns = static_cast<double>(sent_) / static_cast<double>(count);
+      largest_lag_ =
+          std::max(largest_lag_, absl::ToDoubleSeconds(now - (start_ + period_ * turns)));
+    }
+    for (; sent_ < due; ++sent_) sessions_[static_cast<size_t>(sent_ % count)]->Beat();
+  }
+  int64_t sent() const { return sent_; }
+  double largest_lag() const { return largest_lag_; }  // of this program behind its own timetable
+
+ private:
+  Sessions& sessions_;
+  const absl::Duration period_;
+  const absl::Time start_;
+  int64_t sent_ = 0;
+  double largest_lag_ = 0;
+};
+
+// A Llama of the 70B kind: as many layers as the stages divide, 32 micro-batches a replica, ZeRO 1.
+v1::JobSpec JobFor(int workers, int stages) {
+  constexpr int kMicroBatches = 32;
+  v1::JobSpec job;
+  job.set_name("for-all");
+  v1::ModelSpec& model = *job.mutable_model();
+  model.set_architecture("llama");
+  model.set_num_layers(5 * stages - 2);
+  model.set_hidden_size(8192);
+  model.set_num_heads(64);
+  model.set_num_kv_heads(8);
+  model.set_intermediate_size(28672);
+  model.set_vocab_size(128256);
+  model.set_max_sequence_length(8192);
+  job.mutable_data()->add_train()->set_path("/nowhere/train.tokens");
+  job.mutable_data()->set_tokenizer("bytes");
+  job.mutable_data()->set_sequence_length(4096);
+  v1::TrainingSpec& training = *job.mutable_training();
+  training.set_steps(1);
+  training.set_micro_batch_size(1);
+  const int replicas = workers / stages;
+  training.set_global_batch_size(int64_t{kMicroBatches} * replicas);
+  v1::ParallelismSpec& parallelism = *job.mutable_parallelism();
+  parallelism.set_pipeline_stages(stages);
+  parallelism.set_replicas(replicas);
+  parallelism.set_zero(1);
+  parallelism.set_pipeline_schedule("1f1b");
+  return job;
+}
+
+// Submits a job for all and waits until each session has its plan; whether they all got it.
+bool SendPlans(v1::JobService::Stub& jobs, int stages, Sessions& sessions, Tally& tally,
+               Timetable& timetable) {
+  const int ranks = static_cast<int>(sessions.size()) / stages * stages;
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = JobFor(ranks, stages);
+  grpc::ClientContext context;
+  v1::SubmitJobResponse response;
+  const absl::Time begin = absl::Now();
+  const grpc::Status status = jobs.SubmitJob(&context, request, &response);
+  if (!status.ok()) {
+    std::printf("the job was refused: %s\n", status.error_message().c_str());
+    return false;
+  }
+  while (tally.configured < ranks && absl::Now() - begin < absl::Minutes(2)) {
+    timetable.SendDue();
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const absl::Time end = absl::Now();
+  const absl::Time first = absl::FromUnixNanos(tally.first_plan_ns);
+  std::printf(
+      "a plan for %d ranks (%d stages x %d replicas), %lld bytes to each: %d have it; %.2f s after "
+      "the job was submitted, %.2f s after the first\n",
+      ranks, stages, ranks / stages, static_cast<long long>(tally.plan_bytes),
+      tally.configured.load(), absl::ToDoubleSeconds(end - begin),
+      absl::ToDoubleSeconds(end - first));
+  return tally.configured == ranks;
+}
+
 void RaiseDescriptorLimit() {
   rlimit limit{};
   CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -226,40 +331,33 @@ int Run() {
     stubs.push_back(v1::WorkerService::NewStub(Connect(coordinator.address(), i)));
   }
   const auto cluster = v1::ClusterService::NewStub(Connect(coordinator.address(), -1));
+  const auto jobs = v1::JobService::NewStub(Connect(coordinator.address(), -2));
 
-  std::atomic<int> registered = 0;
-  std::vector<std::unique_ptr<Session>> sessions;
+  Tally tally;
+  Sessions sessions;
   const absl::Time began = absl::Now();
   for (int i = 0; i < count; ++i) {
     sessions.push_back(
-        std::make_unique<Session>(*stubs[static_cast<size_t>(i) % stubs.size()], i, registered));
+        std::make_unique<Session>(*stubs[static_cast<size_t>(i) % stubs.size()], i, tally));
   }
-  while (registered < count && absl::Now() - began < absl::Minutes(1)) {
+  while (tally.registered < count && absl::Now() - began < absl::Minutes(1)) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   const double register_seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  std::printf("%d of %d sessions registered in %.2f s\n", registered.load(), count,
+  std::printf("%d of %d sessions registered in %.2f s\n", tally.registered.load(), count,
               register_seconds);
 
-  // Every session beats once in a period, evenly spread.
   const absl::Duration period = absl::GetFlag(FLAGS_heartbeat);
   const absl::Time start = absl::Now();
   const absl::Time end = start + absl::GetFlag(FLAGS_duration);
   const double processor_before = coordinator.ProcessorSeconds();
   std::vector<double> oldest, answers;
   int lost = 0;
-  int64_t sent = 0;
+  Timetable timetable(sessions, period);
   absl::Time next_look = start + 2 * period;
-  double largest_lag = 0;  // of this program itself behind its own timetable
   while (absl::Now() < end) {
-    const absl::Time now = absl::Now();
-    const auto due = static_cast<int64_t>(absl::FDivDuration(now - start, period) * count);
-    if (due > sent) {
-      const absl::Duration lag = now - (start + period * (static_cast<double>(sent) / count));
-      largest_lag = std::max(largest_lag, absl::ToDoubleSeconds(lag));
-    }
-    for (; sent < due; ++sent) sessions[static_cast<size_t>(sent % count)]->Beat();
-    if (now >= next_look) {
+    timetable.SendDue();
+    if (absl::Now() >= next_look) {
       const Survey survey = LookAtWorkers(*cluster);
       oldest.push_back(survey.oldest_seconds);
       answers.push_back(survey.answer_seconds);
@@ -277,7 +375,8 @@ int Run() {
   std::printf(
       "heartbeats: one in %.1f s each, %.0f a second in all; %d could not be sent in time; "
       "the senders were %.3f s late at most\n",
-      absl::ToDoubleSeconds(period), static_cast<double>(sent) / seconds, missed, largest_lag);
+      absl::ToDoubleSeconds(period), static_cast<double>(timetable.sent()) / seconds, missed,
+      timetable.largest_lag());
   std::printf("longest since any worker was heard of: %.3f s (%.3f s after it was due); lost: %d\n",
               *std::max_element(oldest.begin(), oldest.end()),
               *std::max_element(oldest.begin(), oldest.end()) - absl::ToDoubleSeconds(period),
@@ -288,11 +387,13 @@ int Run() {
   std::printf("coordinator: %.2f of a core; %.1f MB resident, %.1f kB a session\n",
               processor / seconds, 1e-6 * static_cast<double>(bytes),
               1e-3 * static_cast<double>(bytes - bytes_before) / count);
+  const int stages = absl::GetFlag(FLAGS_plan_stages);
+  const bool all_have_plans = stages == 0 || SendPlans(*jobs, stages, sessions, tally, timetable);
   for (const auto& session : sessions) session->Cancel();
   for (const auto& session : sessions) {
     while (!session->done()) absl::SleepFor(absl::Milliseconds(1));
   }
-  return lost == 0 && registered == count ? 0 : 1;
+  return lost == 0 && tally.registered == count && all_have_plans ? 0 : 1;
 }
 
 }  // namespace

@@ -79,6 +79,11 @@ std::vector<int> AllRanks(const Layout& layout) {
   return ranks;
 }
 
+const Program& ProgramOf(const std::vector<Program>& programs, const Layout& layout,
+                         const EngineOptions& options) {
+  return programs[static_cast<size_t>(layout.StageOfRank(options.rank))];
+}
+
 class ProgramEngine : public Engine {
  public:
   ProgramEngine(const Plan& plan, const JobSpec& job, const EngineOptions& options, Device& device,
@@ -136,10 +141,10 @@ ProgramEngine::ProgramEngine(const Plan& plan, const JobSpec& job, const EngineO
           options_.operation_timeout)),
       all_(CollectivesOf(transport, AllRanks(plan_.layout), kGroupOfAll,
                          options_.operation_timeout)),
-      train_(units_, PlacementOf(plan_.layout.zero),
-             plan_.train[static_cast<size_t>(options_.rank)], device),
+      train_(units_, PlacementOf(plan_.layout.zero), ProgramOf(plan_.train, plan_.layout, options_),
+             device),
       evaluate_(units_, PlacementOf(plan_.layout.zero),
-                plan_.evaluate[static_cast<size_t>(options_.rank)], device),
+                ProgramOf(plan_.evaluate, plan_.layout, options_), device),
       began_(device.NewEvent()),
       queues_(device, transport) {
   handlers_ = std::make_unique<Handlers>(Machinery{.plan = plan_,
@@ -218,13 +223,14 @@ absl::Status ProgramEngine::ReadSamples(const Program& program, int64_t first,
     return std::binary_search(program.units.begin(), program.units.end(), unit);
   };
   if (!holds(0) && !holds(head)) return absl::OkStatus();
-  for (size_t j = 0; j < program.micro_batches.size(); ++j) {
-    const MicroBatch& micro_batch = program.micro_batches[j];
+  const int replica = plan_.layout.ReplicaOfRank(options_.rank);
+  for (int j = 0; j < plan_.layout.num_micro_batches(); ++j) {
+    const MicroBatch micro_batch = plan_.layout.MicroBatchOf(replica, j);
     if (micro_batch.num_samples == 0) continue;
     const auto size = static_cast<size_t>(micro_batch.num_samples * plan_.layout.sequence_length);
-    const absl::Status read = samples(first + micro_batch.first_sample, micro_batch.num_samples,
-                                      memory_->Tokens(static_cast<int>(j)).first(size),
-                                      memory_->Targets(static_cast<int>(j)).first(size));
+    const absl::Status read =
+        samples(first + micro_batch.first_sample, micro_batch.num_samples,
+                memory_->Tokens(j).first(size), memory_->Targets(j).first(size));
     if (!read.ok()) return queues_.Fail(read);
   }
   return absl::OkStatus();

@@ -63,7 +63,8 @@ Handlers::Handlers(const Machinery& machinery)
       windows_(machinery.units.size()),
       agreed_(machinery.device.NewEvent()) {
   const Plan& plan = machinery_.plan;
-  for (int unit : plan.train[static_cast<size_t>(machinery_.options.rank)].units) {
+  const int stage = plan.layout.StageOfRank(machinery_.options.rank);
+  for (int unit : plan.train[static_cast<size_t>(stage)].units) {
     if (unit >= NumComputeUnits(plan.model)) continue;
     compute_[static_cast<size_t>(unit)] =
         machinery_.options.make_unit(plan.model, Spec(unit), plan.precision);
@@ -123,11 +124,21 @@ void Handlers::Issue(size_t index) {
 
 // --- compute ---
 
+MicroBatch Handlers::Samples(int32_t micro_batch) const {
+  const Layout& layout = machinery_.plan.layout;
+  return layout.MicroBatchOf(layout.ReplicaOfRank(machinery_.options.rank), micro_batch);
+}
+
+int Handlers::Peer(int stage) const {
+  const Layout& layout = machinery_.plan.layout;
+  return layout.RankOf(stage, layout.ReplicaOfRank(machinery_.options.rank));
+}
+
 Tensor Handlers::Activations(SlotKind kind, int32_t slot, int32_t micro_batch) const {
   if (slot < 0) return {};
-  const int64_t samples = program_->micro_batches[static_cast<size_t>(micro_batch)].num_samples;
   return {machinery_.memory.Slot(kind, slot), type_,
-          samples * machinery_.plan.layout.sequence_length, machinery_.plan.model.hidden_size};
+          Samples(micro_batch).num_samples * machinery_.plan.layout.sequence_length,
+          machinery_.plan.model.hidden_size};
 }
 
 std::byte* Handlers::Parameters(int unit) const {
@@ -143,7 +154,8 @@ UnitArguments Handlers::Arguments(const Instruction& i) const {
   const RankMemory& memory = machinery_.memory;
   const Layout& layout = machinery_.plan.layout;
   UnitArguments arguments;
-  arguments.batch = program_->micro_batches[static_cast<size_t>(i.micro_batch)].num_samples;
+  const MicroBatch samples = Samples(i.micro_batch);
+  arguments.batch = samples.num_samples;
   arguments.sequence = layout.sequence_length;
   arguments.evaluate = settings_.evaluate;
   float* scratch = memory.gradient().data();
@@ -170,8 +182,7 @@ UnitArguments Handlers::Arguments(const Instruction& i) const {
   }
   arguments.dropout = settings_.dropout;
   arguments.dropout.site = DropoutSite(i.unit);
-  arguments.dropout.first_sample +=
-      program_->micro_batches[static_cast<size_t>(i.micro_batch)].first_sample;
+  arguments.dropout.first_sample += samples.first_sample;
   arguments.x = Activations(SlotKind::kActivation, i.x, i.micro_batch);
   arguments.y = Activations(SlotKind::kActivation, i.y, i.micro_batch);
   arguments.dy = Activations(SlotKind::kGradient, i.dy, i.micro_batch);
@@ -245,7 +256,7 @@ void Handlers::Move(const Instruction& i, Transfer::Direction direction, Tensor 
   BytesOfOp(i.op) += tensor.bytes();
   const Tag tag = {static_cast<uint32_t>(kind), static_cast<uint32_t>(boundary),
                    static_cast<uint32_t>(i.micro_batch)};
-  Exchange(machinery_.transport, {{direction, i.peer, tag, Bytes(tensor)}},
+  Exchange(machinery_.transport, {{direction, Peer(i.peer), tag, Bytes(tensor)}},
            machinery_.options.operation_timeout, StreamOf(i.op));
 }
 
@@ -356,7 +367,7 @@ void Handlers::TieGradient(const Instruction& i) {
     Tensor piece = sums;
     if (owner < 0) piece.data = machinery_.memory.tie_piece();
     const Tag tag = {static_cast<uint32_t>(i.op), 0, index++};
-    Exchange(machinery_.transport, {{direction, i.peer, tag, Bytes(piece)}},
+    Exchange(machinery_.transport, {{direction, Peer(i.peer), tag, Bytes(piece)}},
              machinery_.options.operation_timeout, stream);
     if (owner < 0) machinery_.kernels.Accumulate(piece, sums, stream);
   }
@@ -368,7 +379,7 @@ void Handlers::TieParameter(const Instruction& i) {
   const auto direction =
       Spec(i.unit).owner < 0 ? Transfer::Direction::kSend : Transfer::Direction::kReceive;
   Exchange(machinery_.transport,
-           {{direction, i.peer, {static_cast<uint32_t>(i.op), 0, 0}, Bytes(parameters)}},
+           {{direction, Peer(i.peer), {static_cast<uint32_t>(i.op), 0, 0}, Bytes(parameters)}},
            machinery_.options.operation_timeout, StreamOf(i.op));
 }
 
@@ -381,7 +392,7 @@ void Handlers::Norm() {
   BytesOfOp(Op::kNorm) += static_cast<int64_t>((words.size() - kNormWords) * sizeof(int64_t));
   stream.Enqueue([this, words] {
     AddFindings();
-    const auto own = words.subspan(static_cast<size_t>(program_->rank) * kNormWords);
+    const auto own = words.subspan(static_cast<size_t>(machinery_.options.rank) * kNormWords);
     WriteContribution(total_, own.first<kNormWords>());
     return absl::OkStatus();
   });
@@ -414,7 +425,7 @@ void Handlers::AddOwnSquares() {
     stream.Enqueue([this, index, used = blocks.first(count)] {
       const Instruction reduced = {.op = Op::kReduce, .unit = index};
       unit_squares_[static_cast<size_t>(index)] =
-          total_.AddSquares(used, PlaceOf(machinery_.plan, *program_, reduced));
+          total_.AddSquares(used, PlaceOf(machinery_.plan, machinery_.options.rank, reduced));
       return absl::OkStatus();
     });
   }
@@ -428,7 +439,7 @@ void Handlers::AddFindings() {
     const Instruction head = {.op = Op::kForward,
                               .unit = NumComputeUnits(machinery_.plan.model) - 1,
                               .micro_batch = static_cast<int32_t>(j)};
-    total_.AddLoss(losses[j], PlaceOf(machinery_.plan, *program_, head));
+    total_.AddLoss(losses[j], PlaceOf(machinery_.plan, machinery_.options.rank, head));
   }
   if (settings_.evaluate) return;
   const std::span<int32_t> flags = memory.flags();
@@ -436,7 +447,8 @@ void Handlers::AddFindings() {
   for (size_t index = 0; index < flags.size(); ++index) {
     total_.refused += refusals[index];
     if (flags[index] == 0 && refusals[index] == 0) continue;
-    total_.non_finite.Consider(PlaceOf(machinery_.plan, *program_, program_->instructions[index]));
+    total_.non_finite.Consider(
+        PlaceOf(machinery_.plan, machinery_.options.rank, program_->instructions[index]));
   }
 }
 

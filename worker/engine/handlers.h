@@ -116,6 +116,10 @@ class Handlers {
   void AddUpContributions();
 
   UnitArguments Arguments(const Instruction& i) const;
+  // Of this rank's replica, in one global batch.
+  MicroBatch Samples(int32_t micro_batch) const;
+  // The rank of `stage` in this rank's replica.
+  int Peer(int stage) const;
   Tensor Activations(SlotKind kind, int32_t slot, int32_t micro_batch) const;
   std::byte* Parameters(int unit) const;
   void CheckFinite(Tensor tensor, size_t index);

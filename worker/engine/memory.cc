@@ -55,35 +55,45 @@ UnitMemory::UnitMemory(const UnitSpec& unit, const Placement& placement, int rep
 absl::StatusOr<std::unique_ptr<RankMemory>> RankMemory::Make(const Plan& plan,
                                                              const std::vector<UnitSpec>& units,
                                                              int rank, Device& device) {
-  const Program& program = plan.train[static_cast<size_t>(rank)];
-  const Placement placement = PlacementOf(plan.layout.zero);
+  const Layout& layout = plan.layout;
+  const Program& program = plan.train[static_cast<size_t>(layout.StageOfRank(rank))];
+  const Placement placement = PlacementOf(layout.zero);
   std::unique_ptr<RankMemory> memory(new RankMemory());
   memory->units_.resize(units.size());
   for (int index : program.units) {
     const UnitSpec& unit = units[static_cast<size_t>(index)];
     if (unit.flat_elements == 0) continue;
     auto& slot = memory->units_[static_cast<size_t>(index)];
-    slot = std::make_unique<UnitMemory>(unit, placement, plan.layout.replicas, program.replica);
+    slot =
+        std::make_unique<UnitMemory>(unit, placement, layout.replicas, layout.ReplicaOfRank(rank));
     const bool alias = unit.owner >= 0 && Holds(program, unit.owner);
     RETURN_IF_ERROR(AllocateUnit(unit, alias, placement, plan, device, *slot));
   }
-  RETURN_IF_ERROR(memory->AllocateScratch(plan, units, rank, device));
+  RETURN_IF_ERROR(memory->AllocateSlots(program, device));
+  RETURN_IF_ERROR(memory->AllocateScratch(plan, units, program, device));
   RETURN_IF_ERROR(memory->AllocateSmall(plan, program, device));
   return memory;
 }
 
-absl::Status RankMemory::AllocateScratch(const Plan& plan, const std::vector<UnitSpec>& units,
-                                         int rank, Device& device) {
-  const Program& train = plan.train[static_cast<size_t>(rank)];
-  const Program& evaluate = plan.evaluate[static_cast<size_t>(rank)];
+absl::Status RankMemory::AllocateSlots(const Program& program, Device& device) {
   for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
-    slot_bytes_[kind] = train.slots[kind].bytes;
-    const int32_t count = std::max(train.slots[kind].count, evaluate.slots[kind].count);
-    ASSIGN_OR_RETURN(slots_[kind], Allocate(device, slot_bytes_[kind] * count, MemoryKind::kSlots));
+    int64_t end = 0;
+    for (const SlotClass& slots : program.slots[kind]) {
+      for (int32_t slot = 0; slot < slots.count; ++slot) {
+        slot_offsets_[kind].push_back(end);
+        end += slots.bytes;
+      }
+    }
+    ASSIGN_OR_RETURN(slots_[kind], Allocate(device, end, MemoryKind::kSlots));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RankMemory::AllocateScratch(const Plan& plan, const std::vector<UnitSpec>& units,
+                                         const Program& program, Device& device) {
   int64_t workspace_bytes = 0;
   int64_t reduce_bytes = 0;
-  for (int index : train.units) {
+  for (int index : program.units) {
     const UnitSpec& unit = units[static_cast<size_t>(index)];
     const BufferLayout workspace = WorkspaceLayout(plan.model, unit, plan.layout.micro_batch_size,
                                                    plan.layout.sequence_length, plan.precision);
@@ -95,7 +105,7 @@ absl::Status RankMemory::AllocateScratch(const Plan& plan, const std::vector<Uni
   }
   ASSIGN_OR_RETURN(workspace_, Allocate(device, workspace_bytes, MemoryKind::kWorkspace));
   ASSIGN_OR_RETURN(reduce_scratch_, Allocate(device, reduce_bytes, MemoryKind::kWorkspace));
-  const int64_t gradient_bytes = GradientScratchBytes(units, train.units, plan.layout);
+  const int64_t gradient_bytes = GradientScratchBytes(units, program.units, plan.layout);
   ASSIGN_OR_RETURN(gradient_, Allocate(device, gradient_bytes, MemoryKind::kWorkspace));
   return absl::OkStatus();
 }
@@ -106,7 +116,7 @@ absl::Status RankMemory::AllocateSmall(const Plan& plan, const Program& program,
     return absl::OkStatus();
   };
   const int head = NumComputeUnits(plan.model) - 1;
-  const size_t micro_batches = program.micro_batches.size();
+  const auto micro_batches = static_cast<size_t>(plan.layout.num_micro_batches());
   sample_elements_ =
       static_cast<size_t>(plan.layout.micro_batch_size * plan.layout.sequence_length);
   if (Holds(program, 0) || Holds(program, head)) {
@@ -134,7 +144,7 @@ absl::Status RankMemory::AllocateSmall(const Plan& plan, const Program& program,
 
 std::byte* RankMemory::Slot(SlotKind kind, int index) const {
   const auto k = static_cast<size_t>(kind);
-  return slots_[k].data() + slot_bytes_[k] * index;
+  return slots_[k].data() + slot_offsets_[k][static_cast<size_t>(index)];
 }
 
 std::span<int32_t> RankMemory::SampleRows(const Buffer& buffer, int index) const {

@@ -102,13 +102,14 @@ class RankMemory {
   }
   std::span<int32_t> SampleRows(const Buffer& buffer, int index) const;
 
-  absl::Status AllocateScratch(const Plan& plan, const std::vector<UnitSpec>& units, int rank,
-                               Device& device);
+  absl::Status AllocateSlots(const Program& program, Device& device);
+  absl::Status AllocateScratch(const Plan& plan, const std::vector<UnitSpec>& units,
+                               const Program& program, Device& device);
   absl::Status AllocateSmall(const Plan& plan, const Program& program, Device& device);
 
   std::vector<std::unique_ptr<UnitMemory>> units_;  // by unit
   std::array<Buffer, kNumSlotKinds> slots_;
-  std::array<int64_t, kNumSlotKinds> slot_bytes_{};
+  std::array<std::vector<int64_t>, kNumSlotKinds> slot_offsets_;  // in bytes, by slot
   Buffer workspace_, reduce_scratch_, gradient_;
   Buffer tokens_, targets_, losses_, flags_, refusals_, blocks_, norm_words_, tie_piece_;
   size_t sample_elements_ = 0;  // of one micro-batch

@@ -11,17 +11,18 @@ constexpr int64_t kNumPhases = 2;  // F, then B
 
 }  // namespace
 
-FirstPlace PlaceOf(const Plan& plan, const Program& program, const Instruction& instruction) {
+FirstPlace PlaceOf(const Plan& plan, int rank, const Instruction& instruction) {
   const int64_t num_units = NumComputeUnits(plan.model) + 2;  // ends of a tied table included
   const int64_t by_replica = plan.layout.num_micro_batches();
   FirstPlace first;
-  first.place = {true, program.rank, instruction.unit, instruction.micro_batch};
+  first.place = {true, rank, instruction.unit, instruction.micro_batch};
   if (instruction.micro_batch < 0) {
     first.order = plan.layout.replicas * by_replica * kNumPhases * num_units + instruction.unit;
     return first;
   }
   const bool forward = instruction.op == Op::kForward;
-  const int64_t micro_batch = program.replica * by_replica + instruction.micro_batch;
+  const int64_t micro_batch =
+      plan.layout.ReplicaOfRank(rank) * by_replica + instruction.micro_batch;
   first.order = (micro_batch * kNumPhases + (forward ? 0 : 1)) * num_units +
                 (forward ? instruction.unit : num_units - 1 - instruction.unit);
   return first;

@@ -25,9 +25,8 @@ struct FirstPlace {
   }
 };
 
-// The place that `instruction` of `program` stands for; micro-batch -1: the unit's reduced
-// gradient.
-FirstPlace PlaceOf(const Plan& plan, const Program& program, const Instruction& instruction);
+// The place that `instruction` stands for on `rank`; micro-batch -1: the unit's reduced gradient.
+FirstPlace PlaceOf(const Plan& plan, int rank, const Instruction& instruction);
 
 // What one rank brings to NORM, and, added up over all ranks, what they agree on. Sums are exact,
 // so that neither the number of ranks nor their order can change a bit. A value.

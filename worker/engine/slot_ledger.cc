@@ -6,7 +6,7 @@ namespace esteira {
 
 SlotLedger::SlotLedger(const Program& program) {
   for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
-    occupied_[kind].resize(static_cast<size_t>(program.slots[kind].count));
+    occupied_[kind].resize(static_cast<size_t>(program.num_slots(static_cast<SlotKind>(kind))));
   }
 }
 

@@ -54,11 +54,9 @@ Toy AtToyWidth(const JobSpec& job, const Plan& plan, Numerics numerics, Precisio
   layout.sequence_length = kTokens;
   layout.replicas = ReplicasToRun(plan.layout, most_ranks);
   toy.replicas_left_out = plan.layout.replicas - layout.replicas;
-  const auto ranks = static_cast<size_t>(layout.num_ranks());
-  toy.plan.train.resize(ranks);
-  toy.plan.evaluate.resize(ranks);
   if (toy.replicas_left_out > 0) {
-    const MicroBatch& last = toy.plan.train.back().micro_batches.back();
+    const MicroBatch last =
+        plan.layout.MicroBatchOf(layout.replicas - 1, plan.layout.num_micro_batches() - 1);
     layout.global_batch_size = last.first_sample + last.num_samples;
   }
   toy.job.global_batch_size = layout.global_batch_size;

@@ -48,8 +48,7 @@ std::string RankText(const Replay& replay, int rank) {
 // "micro-batch 3 (samples 17, 18)"; `micro_batch` is the replica's own number.
 std::string MicroBatchText(const Replay& replay, int replica, int micro_batch) {
   const Plan& plan = replay.plan;
-  const Program& program = plan.train[static_cast<size_t>(plan.layout.RankOf(0, replica))];
-  const MicroBatch& samples = program.micro_batches[static_cast<size_t>(micro_batch)];
+  const MicroBatch samples = plan.layout.MicroBatchOf(replica, micro_batch);
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < samples.num_samples; ++i) {
     numbers.push_back(replay.sample_number(samples.first_sample + i));

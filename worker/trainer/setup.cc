@@ -10,6 +10,7 @@
 #include "common/plan/job_codec.h"
 #include "common/plan/plan_codec.h"
 #include "common/plan/validate.h"
+#include "esteira/v1/plan.pb.h"
 #include "worker/checkpoint/directory.h"
 #include "worker/launch_check/launch_check.h"
 
@@ -66,7 +67,8 @@ absl::StatusOr<Setup> MakeSetup(const v1::Configure& configure, const TrainerOpt
   std::vector<Fault> faults;
   setup.job = DecodeJob(configure.spec(), faults);
   RETURN_IF_ERROR(FaultsStatus(faults));
-  ASSIGN_OR_RETURN(setup.plan, DecodePlan(configure.plan()));
+  ASSIGN_OR_RETURN(const v1::PlanProto plan, UnpackPlan(configure.plan()));
+  ASSIGN_OR_RETURN(setup.plan, DecodePlan(plan));
   RETURN_IF_ERROR(Validate(setup.plan));
   setup.rank = configure.rank();
   if (setup.rank < 0 || setup.rank >= setup.plan.layout.num_ranks()) {

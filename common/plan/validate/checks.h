@@ -22,10 +22,6 @@ struct Context {
   int num_items() const;  // units that compute, or chunks
   bool Holds(const Program& program, int item) const { return StageOf(item) == program.stage; }
   int StageOf(int item) const;
-  // The rank of `item`'s stage in the replica of `program`.
-  int RankOf(int item, const Program& program) const {
-    return plan.layout.RankOf(StageOf(item), program.replica);
-  }
   const UnitSpec& unit(int index) const { return units[static_cast<size_t>(index)]; }
   bool HasParameters(int index) const { return unit(index).flat_elements > 0; }
   // The other end of a tied table.
@@ -77,7 +73,7 @@ struct Subject {
   const Positions positions;
 };
 
-// "check: train rank 2, instruction 17 (3F0): expected ...".
+// "check: train stage 2, instruction 17 (3F0): expected ...".
 absl::Status Fault(absl::string_view check, const Program& program, bool train,
                    absl::string_view expected);
 absl::Status FaultAt(absl::string_view check, const Program& program, bool train, size_t index,
@@ -96,8 +92,6 @@ absl::Status CheckCoverage(const Subject& subject);
 absl::Status CheckOrder(const Subject& subject);
 absl::Status CheckPeers(const Subject& subject);
 absl::Status CheckPairing(const Subject& subject);
-absl::Status CheckReplicas(const Context& context, const std::vector<Program>& programs,
-                           bool train);
 absl::Status CheckGathered(const Subject& subject);
 absl::Status CheckReduction(const Subject& subject);
 absl::Status CheckJoins(const Subject& subject);

@@ -16,7 +16,7 @@ absl::Status Described(absl::string_view check, absl::string_view where,
 }
 
 std::string Where(const Program& program, bool train) {
-  return absl::StrCat(train ? "train" : "evaluate", " rank ", program.rank);
+  return absl::StrCat(train ? "train" : "evaluate", " stage ", program.stage);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The checks `peers` and `pairing`. Once every exchange that the data flow needs is there once on
-// its rank, and names the right peer, sends and receives match one to one.
+// its stage, and names the right peer, sends and receives match one to one.
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/plan/validate/checks.h"
@@ -22,7 +22,7 @@ absl::Status CheckTiePeer(const Subject& subject, size_t index) {
   const int other = context.OtherEnd(tie.unit);
   if (context.Holds(subject.program, other)) {
     if (tie.op == Op::kTieParameter)
-      return FaultAt(kPeers, subject, index, "no copy between ends on one rank");
+      return FaultAt(kPeers, subject, index, "no copy between ends on one stage");
     if (tie.peer != -1 || context.unit(tie.unit).owner == -1) {
       return FaultAt(kPeers, subject, index,
                      absl::StrCat("unit ", TiedHeadEnd(context.plan.model),
@@ -30,9 +30,10 @@ absl::Status CheckTiePeer(const Subject& subject, size_t index) {
     }
     return absl::OkStatus();
   }
-  const int rank = context.RankOf(other, subject.program);
-  if (tie.peer == rank) return absl::OkStatus();
-  return FaultAt(kPeers, subject, index, absl::StrCat("peer ", rank, ", which holds unit ", other));
+  const int stage = context.StageOf(other);
+  if (tie.peer == stage) return absl::OkStatus();
+  return FaultAt(kPeers, subject, index,
+                 absl::StrCat("peer ", stage, ", which holds unit ", other));
 }
 
 absl::Status CheckPeer(const Subject& subject, size_t index) {
@@ -42,23 +43,23 @@ absl::Status CheckPeer(const Subject& subject, size_t index) {
   if (neighbour < 0 || neighbour >= context.num_items()) {
     return FaultAt(kPeers, subject, index, "a unit with a neighbour on this side");
   }
-  const int rank = context.RankOf(neighbour, subject.program);
-  if (rank == subject.program.rank) {
+  const int stage = context.StageOf(neighbour);
+  if (stage == subject.program.stage) {
     return FaultAt(kPeers, subject, index,
-                   absl::StrCat("no exchange: unit ", neighbour, " is on this rank"));
+                   absl::StrCat("no exchange: unit ", neighbour, " is on this stage"));
   }
-  if (instruction.peer == rank) return absl::OkStatus();
+  if (instruction.peer == stage) return absl::OkStatus();
   return FaultAt(kPeers, subject, index,
-                 absl::StrCat("peer ", rank, ", which holds unit ", neighbour));
+                 absl::StrCat("peer ", stage, ", which holds unit ", neighbour));
 }
 
 absl::Status CheckPresent(const Subject& subject, Op op, int unit, int neighbour) {
   for (int j = 0; j < subject.context.num_micro_batches; ++j) {
     if (subject.positions.At(op, unit, j) != -1) continue;
-    return Fault(kPairing, subject,
-                 absl::StrCat("one ", OpName(op), " of unit ", unit, ", micro-batch ", j, ": rank ",
-                              subject.context.RankOf(neighbour, subject.program), " holds unit ",
-                              neighbour));
+    return Fault(
+        kPairing, subject,
+        absl::StrCat("one ", OpName(op), " of unit ", unit, ", micro-batch ", j, ": stage ",
+                     subject.context.StageOf(neighbour), " holds unit ", neighbour));
   }
   return absl::OkStatus();
 }

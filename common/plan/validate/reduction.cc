@@ -17,6 +17,7 @@ class ReductionCheck {
 
   absl::Status Run() {
     for (size_t i = 0; i < subject_.program.instructions.size(); ++i) RETURN_IF_ERROR(Follow(i));
+    if (!normed_) return Fault(kCheck, subject_, "one NORM");
     return subject_.train ? CheckEnd() : absl::OkStatus();
   }
 
@@ -116,6 +117,7 @@ class ReductionCheck {
   }
 
   absl::Status Norm(size_t index) {
+    if (normed_) return Wrong(index, "it only once");
     normed_ = true;
     if (!subject_.train) return absl::OkStatus();
     for (int unit : subject_.program.units) {

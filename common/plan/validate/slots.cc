@@ -1,9 +1,8 @@
-#include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/plan/shard_map.h"
 #include "common/plan/sizes.h"
 #include "common/plan/validate/checks.h"
 
@@ -19,6 +18,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 struct Slot {
+  int64_t bytes = 0;
   bool live = false;
   Value value;
 };
@@ -29,42 +29,17 @@ std::string Describe(SlotKind kind, const Value& value) {
   return text;
 }
 
-// Bytes that one slot of a class must have at least on the rank of `program`.
-int64_t NeededBytes(const Context& context, const Program& program, SlotKind kind) {
-  const Layout& layout = context.plan.layout;
-  int64_t saved = 0;
-  int64_t padded = 0;
-  for (int held : program.units) {
-    const UnitSpec& unit = context.unit(held);
-    padded = std::max(padded, ShardMap(unit.flat_elements, layout.replicas).padded_elements());
-    if (unit.kind == UnitKind::kTied) continue;
-    saved = std::max(saved, SavedLayout(context.plan.model, unit, layout.micro_batch_size,
-                                        layout.sequence_length, context.plan.precision)
-                                .bytes);
-  }
-  switch (kind) {
-    case SlotKind::kActivation:
-    case SlotKind::kGradient:
-      return layout.micro_batch_size * layout.sequence_length * context.plan.model.hidden_size *
-             BytesOf(context.plan.precision);
-    case SlotKind::kSaved: return saved;
-    case SlotKind::kParameters: return padded * BytesOf(context.plan.precision);
-    case SlotKind::kWindow: return padded * BytesOf(SumType(layout.numerics));
-  }
-  return 0;
-}
-
 // Follows what is in each slot through a program. The dependencies keep any execution equal to this
 // one.
 class SlotCheck {
  public:
   explicit SlotCheck(const Subject& subject) : subject_(subject), context_(subject.context) {
-    for (int unit = 0; unit < context_.num_items(); ++unit) {
-      keeps_.push_back(context_.Holds(subject_.program, unit) &&
-                       SavedLayout(context_.plan.model, context_.unit(unit),
-                                   context_.plan.layout.micro_batch_size,
-                                   context_.plan.layout.sequence_length, context_.plan.precision)
-                               .bytes > 0);
+    const Plan& plan = context_.plan;
+    for (int unit : subject.program.units) {
+      for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
+        needed_bytes_[unit][kind] = SlotBytes(plan.model, plan.layout, plan.precision,
+                                              context_.unit(unit), static_cast<SlotKind>(kind));
+      }
     }
   }
 
@@ -88,20 +63,26 @@ class SlotCheck {
 
  private:
   absl::Status CheckClasses() {
+    const Plan& plan = context_.plan;
+    const auto stage = static_cast<size_t>(subject_.program.stage);
+    if (!subject_.train && subject_.program.slots != plan.train[stage].slots) {
+      return Fault(kCheck, subject_, "the slots that the stage has in training");
+    }
     // No more slots than instructions: what has more is damaged.
-    const auto most = static_cast<int64_t>(subject_.program.instructions.size());
+    const auto most = static_cast<int64_t>(plan.train[stage].instructions.size() +
+                                           plan.evaluate[stage].instructions.size());
     for (size_t kind = 0; kind < slots_.size(); ++kind) {
-      const SlotClass& slots = subject_.program.slots[kind];
-      const auto slot_kind = static_cast<SlotKind>(kind);
-      const int64_t needed =
-          slots.count == 0 ? 0 : NeededBytes(context_, subject_.program, slot_kind);
-      if (slots.count < 0 || slots.count > most || slots.bytes < needed) {
-        return Fault(
-            kCheck, subject_,
-            absl::StrCat("0 to ", most, " ", SlotKindName(slot_kind), " slots of at least ", needed,
-                         " bytes, found ", slots.count, " of ", slots.bytes));
+      for (const SlotClass& slots : subject_.program.slots[kind]) {
+        const int64_t before = static_cast<int64_t>(slots_[kind].size());
+        if (slots.count < 0 || slots.count > most - before || slots.bytes < 0) {
+          return Fault(kCheck, subject_,
+                       absl::StrCat("0 to ", most, " ", SlotKindName(static_cast<SlotKind>(kind)),
+                                    " slots in all, found ", before, " and then ", slots.count,
+                                    " of ", slots.bytes, " bytes"));
+        }
+        slots_[kind].insert(slots_[kind].end(), static_cast<size_t>(slots.count),
+                            Slot{slots.bytes, false, {}});
       }
-      slots_[kind].resize(static_cast<size_t>(slots.count));
     }
     return absl::OkStatus();
   }
@@ -122,6 +103,10 @@ class SlotCheck {
     return absl::OkStatus();
   }
 
+  int64_t NeededBytes(int unit, SlotKind kind) const {
+    return needed_bytes_.at(unit)[static_cast<size_t>(kind)];
+  }
+
   Slot& At(SlotKind kind, int32_t number) {
     return slots_[static_cast<size_t>(kind)][static_cast<size_t>(number)];
   }
@@ -138,13 +123,20 @@ class SlotCheck {
     return absl::OkStatus();
   }
 
-  absl::Status Put(SlotKind kind, int32_t number, Value value) {
+  // `unit`: whose size the value has.
+  absl::Status Put(SlotKind kind, int32_t number, Value value, int unit) {
     Slot& slot = At(kind, number);
+    const int64_t needed = NeededBytes(unit, kind);
+    if (slot.bytes < needed) {
+      return Wrong(absl::StrCat(SlotKindName(kind), " slot ", number, " of at least ", needed,
+                                " bytes, found ", slot.bytes));
+    }
     if (slot.live) {
       return Wrong(absl::StrCat(SlotKindName(kind), " slot ", number, " to be free, found ",
                                 Describe(kind, slot.value)));
     }
-    slot = {true, value};
+    slot.live = true;
+    slot.value = value;
     return absl::OkStatus();
   }
 
@@ -164,7 +156,8 @@ class SlotCheck {
     const bool backward = !forward && i.op != Op::kRecompute;
     const bool first = i.unit == 0;
     const bool last = i.unit + 1 == context_.num_items();
-    const bool saves = keeps_[static_cast<size_t>(i.unit)] && !(forward && Recomputed(i.unit));
+    const bool keeps = NeededBytes(i.unit, SlotKind::kSaved) > 0;
+    const bool saves = keeps && !(forward && Recomputed(i.unit));
     RETURN_IF_ERROR(Operand(SlotKind::kActivation, i.x, !first));
     RETURN_IF_ERROR(Operand(SlotKind::kActivation, i.y, forward && !last));
     RETURN_IF_ERROR(Operand(SlotKind::kGradient, i.dy, backward && !last));
@@ -181,9 +174,10 @@ class SlotCheck {
     const bool makes_saved = i.op == Op::kForward || i.op == Op::kRecompute;
     // The value that an instruction makes must not lie where one lies that it reads.
     const bool last_use = i.op == Op::kBackward || i.op == Op::kBackwardWeight || !subject_.train;
-    if (i.y != -1) RETURN_IF_ERROR(Put(SlotKind::kActivation, i.y, output));
-    if (i.dx != -1) RETURN_IF_ERROR(Put(SlotKind::kGradient, i.dx, input));
-    if (i.saved != -1 && makes_saved) RETURN_IF_ERROR(Put(SlotKind::kSaved, i.saved, output));
+    if (i.y != -1) RETURN_IF_ERROR(Put(SlotKind::kActivation, i.y, output, i.unit));
+    if (i.dx != -1) RETURN_IF_ERROR(Put(SlotKind::kGradient, i.dx, input, i.unit));
+    if (i.saved != -1 && makes_saved)
+      RETURN_IF_ERROR(Put(SlotKind::kSaved, i.saved, output, i.unit));
     if (i.x != -1) RETURN_IF_ERROR(Take(SlotKind::kActivation, i.x, input, last_use));
     if (i.dy != -1) RETURN_IF_ERROR(Take(SlotKind::kGradient, i.dy, output, last_use));
     if (i.saved != -1) RETURN_IF_ERROR(Take(SlotKind::kSaved, i.saved, output, last_use));
@@ -201,9 +195,9 @@ class SlotCheck {
     const Value output{i.unit, i.micro_batch};
     switch (i.op) {
       case Op::kSendAct: return Take(SlotKind::kActivation, i.y, output, true);
-      case Op::kRecvAct: return Put(SlotKind::kActivation, i.x, input);
+      case Op::kRecvAct: return Put(SlotKind::kActivation, i.x, input, i.unit);
       case Op::kSendGrad: return Take(SlotKind::kGradient, i.dx, input, true);
-      default: return Put(SlotKind::kGradient, i.dy, output);
+      default: return Put(SlotKind::kGradient, i.dy, output, i.unit);
     }
   }
 
@@ -222,13 +216,13 @@ class SlotCheck {
     if (!used) return absl::OkStatus();
     const Value value{i.unit, -1};
     const bool opens = i.op == Op::kGather || i.op == Op::kClear;
-    return opens ? Put(kind, i.slot, value) : Take(kind, i.slot, value, true);
+    return opens ? Put(kind, i.slot, value, i.unit) : Take(kind, i.slot, value, true);
   }
 
   const Subject& subject_;
   const Context& context_;
   size_t index_ = 0;
-  std::vector<bool> keeps_;  // by unit: whether it has anything to save
+  std::unordered_map<int, std::array<int64_t, kNumSlotKinds>> needed_bytes_;  // by unit held
   std::array<std::vector<Slot>, kNumSlotKinds> slots_;
 };
 

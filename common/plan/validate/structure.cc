@@ -70,12 +70,13 @@ absl::Status CheckLayout(const Plan& plan) {
                                   NumComputeUnits(plan.model), ", found ",
                                   absl::StrJoin(bounds, ",")));
   }
-  const int64_t ranks = int64_t{layout.stages} * layout.replicas;
-  if (static_cast<int64_t>(plan.train.size()) != ranks ||
-      static_cast<int64_t>(plan.evaluate.size()) != ranks) {
-    return PlanFault(absl::StrCat(ranks, " programs to train and as many to evaluate, found ",
+  if (plan.train.size() != static_cast<size_t>(layout.stages) ||
+      plan.evaluate.size() != plan.train.size()) {
+    return PlanFault(absl::StrCat(layout.stages,
+                                  " programs to train and as many to evaluate, found ",
                                   plan.train.size(), " and ", plan.evaluate.size()));
   }
+  const int64_t ranks = int64_t{layout.stages} * layout.replicas;
   std::vector<int> workers = plan.worker_of_rank;
   std::sort(workers.begin(), workers.end());
   const bool distinct = std::adjacent_find(workers.begin(), workers.end()) == workers.end();
@@ -85,17 +86,14 @@ absl::Status CheckLayout(const Plan& plan) {
                                   absl::StrJoin(plan.worker_of_rank, ",")));
   }
   int64_t held = 0;
-  for (int64_t stage = 0; stage < layout.stages; ++stage) {
-    held += static_cast<int64_t>(plan.train[static_cast<size_t>(stage)].units.size());
-  }
+  for (const Program& program : plan.train) held += static_cast<int64_t>(program.units.size());
   const int64_t units = NumComputeUnits(plan.model) + (plan.model.tie_embeddings ? 2 : 0);
   if (held != units)
     return PlanFault(absl::StrCat("stages that hold ", units, " units, found ", held));
   return absl::OkStatus();
 }
 
-// The programs of the first replica hold each chunk whole and each unit once. They hold as many
-// units as there are.
+// The programs hold each chunk whole and each unit once. They hold as many units as there are.
 absl::Status CheckHeldUnits(const Plan& plan, const std::vector<UnitSpec>& units) {
   std::vector<int> stage_of_unit(units.size(), -1);
   for (int stage = 0; stage < plan.layout.stages; ++stage) {
@@ -141,26 +139,6 @@ absl::Status CheckHeldUnits(const Plan& plan, const std::vector<UnitSpec>& units
   return absl::OkStatus();
 }
 
-absl::Status CheckMicroBatches(const Layout& layout, const Program& program, bool train) {
-  const int64_t count = layout.num_micro_batches();
-  if (static_cast<int64_t>(program.micro_batches.size()) != count) {
-    return Fault(kCheck, program, train,
-                 absl::StrCat(count, " micro-batches, found ", program.micro_batches.size()));
-  }
-  for (int64_t j = 0; j < count; ++j) {
-    const MicroBatch& batch = program.micro_batches[static_cast<size_t>(j)];
-    const int64_t first =
-        std::min((program.replica * count + j) * layout.micro_batch_size, layout.global_batch_size);
-    const int64_t samples = std::min(layout.micro_batch_size, layout.global_batch_size - first);
-    if (batch.first_sample != first || batch.num_samples != samples) {
-      return Fault(kCheck, program, train,
-                   absl::StrCat("micro-batch ", j, " of samples ", first, "+", samples, ", found ",
-                                batch.first_sample, "+", batch.num_samples));
-    }
-  }
-  return absl::OkStatus();
-}
-
 bool IsKnown(Op op) { return static_cast<int>(op) < kNumOps; }
 
 bool IsAllowed(Op op, Phase phase, bool train) {
@@ -199,7 +177,7 @@ class InstructionCheck {
     const bool exchange = IsPointToPoint(i.op);
     if (IsCompute(i.op) || exchange) {
       if (i.unit < 0 || i.unit >= context_.num_items() || !context_.Holds(program_, i.unit)) {
-        return "a unit that this rank holds and computes";
+        return "a unit that this stage holds and computes";
       }
       if (i.micro_batch < 0 || i.micro_batch >= context_.num_micro_batches)
         return "a micro-batch of the replica";
@@ -207,10 +185,10 @@ class InstructionCheck {
       return "no micro-batch";
     }
     const bool tie = i.op == Op::kTieGradient || i.op == Op::kTieParameter;
-    const bool is_rank =
-        i.peer >= 0 && i.peer < context_.plan.layout.num_ranks() && i.peer != program_.rank;
-    if (exchange && !is_rank) return "another rank as peer";
-    if (tie && i.peer != -1 && !is_rank) return "another rank as peer, or none";
+    const bool is_stage =
+        i.peer >= 0 && i.peer < context_.plan.layout.stages && i.peer != program_.stage;
+    if (exchange && !is_stage) return "another stage as peer";
+    if (tie && i.peer != -1 && !is_stage) return "another stage as peer, or none";
     if (!exchange && !tie && i.peer != -1) return "no peer";
     return IsCompute(i.op) || exchange ? nullptr : ExpectedUnit(i, tie);
   }
@@ -218,7 +196,7 @@ class InstructionCheck {
   const char* ExpectedUnit(const Instruction& i, bool tie) const {
     if (i.op == Op::kNorm) return i.unit == -1 ? nullptr : "no unit";
     if (!std::binary_search(program_.units.begin(), program_.units.end(), i.unit)) {
-      return "a unit that this rank holds";
+      return "a unit that this stage holds";
     }
     if (!context_.HasParameters(i.unit)) return "a unit with parameters of its own";
     if (tie && context_.unit(i.unit).kind != UnitKind::kTied) return "an end of the tied table";
@@ -230,25 +208,20 @@ class InstructionCheck {
   const bool train_;
 };
 
-absl::Status CheckProgram(const Plan& plan, const Program& program, size_t rank, bool train) {
-  const Layout& layout = plan.layout;
-  const int expected = static_cast<int>(rank);
-  if (program.rank != expected || program.stage != layout.StageOfRank(expected) ||
-      program.replica != layout.ReplicaOfRank(expected)) {
-    return Fault(kCheck, program, train,
-                 absl::StrCat("rank ", expected, " of stage ", layout.StageOfRank(expected),
-                              " and replica ", layout.ReplicaOfRank(expected)));
+absl::Status CheckProgram(const Plan& plan, const Program& program, size_t stage, bool train) {
+  const int expected = static_cast<int>(stage);
+  if (program.stage != expected) {
+    return Fault(kCheck, program, train, absl::StrCat("the program of stage ", expected));
   }
-  if (program.units != plan.train[static_cast<size_t>(program.stage)].units) {
-    return Fault(kCheck, program, train, "the units that the first replica holds on this stage");
+  if (program.units != plan.train[stage].units) {
+    return Fault(kCheck, program, train, "the units that the stage holds in training");
   }
-  RETURN_IF_ERROR(CheckMicroBatches(layout, program, train));
   for (const Instruction& instruction : program.instructions) {
     if (!IsKnown(instruction.op)) return Fault(kCheck, program, train, "known ops only");
   }
   // Far too few: the tables of later checks would be larger than the plan.
-  if (program.instructions.size() + 1024 <
-      program.micro_batches.size() * program.units.size() / 64) {
+  const auto micro_batches = static_cast<size_t>(plan.layout.num_micro_batches());
+  if (program.instructions.size() + 1024 < micro_batches * program.units.size() / 64) {
     return Fault(kCheck, program, train, "instructions for every unit and micro-batch");
   }
   return absl::OkStatus();
@@ -263,9 +236,9 @@ absl::Status CheckStructure(const Plan& plan, Phase phase) {
   const Context context(plan, phase);
   for (const bool train : {true, false}) {
     const std::vector<Program>& programs = train ? plan.train : plan.evaluate;
-    for (size_t rank = 0; rank < programs.size(); ++rank) {
-      RETURN_IF_ERROR(CheckProgram(plan, programs[rank], rank, train));
-      RETURN_IF_ERROR(InstructionCheck(context, programs[rank], train).Run());
+    for (size_t stage = 0; stage < programs.size(); ++stage) {
+      RETURN_IF_ERROR(CheckProgram(plan, programs[stage], stage, train));
+      RETURN_IF_ERROR(InstructionCheck(context, programs[stage], train).Run());
     }
   }
   return absl::OkStatus();

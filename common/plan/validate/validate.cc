@@ -26,8 +26,6 @@ absl::Status CheckPrograms(const validate::Context& context, const std::vector<P
   for (const Program& program : programs) {
     RETURN_IF_ERROR(CheckProgram({context, program, train, validate::Positions(context, program)}));
   }
-  if (context.phase >= Phase::kZero)
-    RETURN_IF_ERROR(validate::CheckReplicas(context, programs, train));
   if (context.phase >= Phase::kPointToPoint)
     return validate::CheckDeadlock(context, programs, train);
   return absl::OkStatus();

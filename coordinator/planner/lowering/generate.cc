@@ -39,28 +39,14 @@ absl::Status CheckPipeline(const Layout& layout, const PipelineOps& pipeline) {
       pipeline.ops.size(), " stages, and the layout ", layout.num_chunks(), " on ", layout.stages));
 }
 
-std::vector<MicroBatch> MicroBatchesOf(const Layout& layout, int replica) {
-  std::vector<MicroBatch> batches;
-  const int64_t count = layout.num_micro_batches();
-  for (int64_t j = 0; j < count; ++j) {
-    const int64_t first =
-        std::min((replica * count + j) * layout.micro_batch_size, layout.global_batch_size);
-    batches.push_back({first, std::min(layout.micro_batch_size, layout.global_batch_size - first)});
-  }
-  return batches;
-}
-
 std::vector<Program> MakePrograms(const ModelSpec& model, const Layout& layout,
-                                  const PipelineOps& pipeline, int ranks) {
+                                  const PipelineOps& pipeline) {
   std::vector<Program> programs;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int stage = 0; stage < layout.stages; ++stage) {
     Program program;
-    program.rank = rank;
-    program.stage = layout.StageOfRank(rank);
-    program.replica = layout.ReplicaOfRank(rank);
-    program.units = HeldUnits(model, layout, pipeline, program.stage);
-    program.micro_batches = MicroBatchesOf(layout, program.replica);
-    for (const ChunkOp& op : pipeline.ops[static_cast<size_t>(program.stage)]) {
+    program.stage = stage;
+    program.units = HeldUnits(model, layout, pipeline, stage);
+    for (const ChunkOp& op : pipeline.ops[static_cast<size_t>(stage)]) {
       Instruction instruction;
       instruction.op = op.op;
       instruction.unit = op.chunk;
@@ -92,19 +78,18 @@ std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout,
 }
 
 absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision,
-                              const PipelineOps& pipeline, bool only_first_replica) {
+                              const PipelineOps& pipeline) {
   RETURN_IF_ERROR(CheckLayout(model, layout));
   RETURN_IF_ERROR(CheckPipeline(layout, pipeline));
-  const int ranks = only_first_replica ? layout.stages : layout.num_ranks();
   Plan plan;
   plan.model = model;
   plan.layout = layout;
   plan.precision = precision;
-  plan.train = MakePrograms(model, layout, pipeline, ranks);
+  plan.train = MakePrograms(model, layout, pipeline);
   const PipelineOps forward{
       pipeline.stage_of_chunk,
       ForwardOnlySchedule(pipeline.stage_of_chunk, layout.stages, layout.num_micro_batches())};
-  plan.evaluate = MakePrograms(model, layout, forward, ranks);
+  plan.evaluate = MakePrograms(model, layout, forward);
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// From a layout to what every rank does, as a list of pure passes, one file each. Every decision
-// about peers, ZeRO placement and buffers is made here; nothing is decided at run time.
+// From a layout to what the ranks of every stage do, as a list of pure passes, one file each. Every
+// decision about peers, ZeRO placement and buffers is made here; nothing is decided at run time.
 //
 // Generate makes the plan that the first pass starts from. Each pass takes a plan that stands at
 // the phase before its own and returns one that stands at its own. Lower runs them all and
@@ -14,18 +14,16 @@
 
 namespace esteira {
 
-// Compute instructions on chunks as `pipeline` has them; held units and micro-batches of every
-// rank. InvalidArgument when the layout's numbers, or the pipeline's, do not fit each other.
-// `only_first_replica`: programs of the first replica alone, which stand for all of them in a
-// simulation; such a plan cannot be carried out.
+// Compute instructions on chunks as `pipeline` has them; held units of every stage.
+// InvalidArgument when the layout's numbers, or the pipeline's, do not fit each other.
 absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision,
-                              const PipelineOps& pipeline, bool only_first_replica = false);
+                              const PipelineOps& pipeline);
 // By the name of the layout's schedule.
 absl::StatusOr<Plan> Generate(const ModelSpec& model, const Layout& layout, Precision precision);
 
 absl::StatusOr<Plan> Expand(Plan plan);  // chunks -> units; recomputation
 absl::StatusOr<Plan> PointToPoint(
-    Plan plan);                           // sends to neighbours on other ranks, and their receives
+    Plan plan);                           // sends to neighbours on other stages, and their receives
 absl::StatusOr<Plan> Zero(Plan plan);     // sharding and the end of the step
 absl::StatusOr<Plan> Overlap(Plan plan);  // communication starts earlier or ends later
 absl::StatusOr<Plan> Bucket(Plan plan);   // small units share a round of messages

@@ -1,4 +1,4 @@
-// Who is next to whom. Neighbouring units on one rank share a slot and send nothing, so no
+// Who is next to whom. Neighbouring units on one stage share a slot and send nothing, so no
 // placement of chunks is a special case. Pure.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace esteira {
 
-// By compute unit: the rank of `replica` that holds it.
-std::vector<int> RanksOfUnits(const Plan& plan, int replica);
+// By compute unit: the stage that holds it.
+std::vector<int> StagesOfUnits(const Plan& plan);
 
-// The send that follows a compute instruction on `rank`; none when its result stays there.
-std::optional<Instruction> SendAfter(const std::vector<int>& rank_of_unit, int rank,
+// The send that follows a compute instruction on `stage`; none when its result stays there.
+std::optional<Instruction> SendAfter(const std::vector<int>& stage_of_unit, int stage,
                                      const Instruction& instruction);
 
 // The receive that belongs to a send.

@@ -34,12 +34,12 @@ Value NeededBy(const Instruction& i) {
   return {forward, forward ? i.unit - 1 : i.unit + 1, i.micro_batch};
 }
 
-// Runs the compute instructions of one replica, each rank in its order.
+// Runs the compute instructions, each stage in its order.
 class Clock {
  public:
-  Clock(const Plan& plan, const std::vector<Program*>& programs,
-        const std::vector<int>& rank_of_unit)
-      : programs_(programs), rank_of_unit_(rank_of_unit) {
+  Clock(const Plan& plan, const std::vector<Program>& programs,
+        const std::vector<int>& stage_of_unit)
+      : programs_(programs), stage_of_unit_(stage_of_unit) {
     for (size_t chunk = 0; chunk + 1 < plan.layout.boundaries.size(); ++chunk) {
       const int units = plan.layout.boundaries[chunk + 1] - plan.layout.boundaries[chunk];
       pass_of_unit_.insert(pass_of_unit_.end(), static_cast<size_t>(units), 1.0 / units);
@@ -57,10 +57,10 @@ class Clock {
       }
     }
     for (size_t p = 0; p < programs_.size(); ++p) {
-      const Program& program = *programs_[p];
+      const Program& program = programs_[p];
       if (starts_[p].size() == program.instructions.size()) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("order: rank ", program.rank, " waits for ever before ",
+          absl::StrCat("order: stage ", program.stage, " waits for ever before ",
                        ToText(program.instructions[starts_[p].size()])));
     }
     return std::move(starts_);
@@ -69,15 +69,15 @@ class Clock {
 
  private:
   bool Advance(size_t p) {
-    const Program& program = *programs_[p];
+    const Program& program = programs_[p];
     if (starts_[p].size() == program.instructions.size()) return false;
     const Instruction& instruction = program.instructions[starts_[p].size()];
     double start = free_[p];
     if (ReadsNeighbour(instruction.op)) {
       const Value needed = NeededBy(instruction);
       const int unit = std::get<1>(needed);
-      const bool exists = unit >= 0 && unit < static_cast<int>(rank_of_unit_.size());
-      if (exists && rank_of_unit_[static_cast<size_t>(unit)] != program.rank) {
+      const bool exists = unit >= 0 && unit < static_cast<int>(stage_of_unit_.size());
+      if (exists && stage_of_unit_[static_cast<size_t>(unit)] != program.stage) {
         const auto end = ends_.find(needed);
         if (end == ends_.end()) return false;
         start = std::max(start, end->second + kExchange);
@@ -90,15 +90,15 @@ class Clock {
     return true;
   }
 
-  const std::vector<Program*>& programs_;
-  const std::vector<int>& rank_of_unit_;
+  const std::vector<Program>& programs_;
+  const std::vector<int>& stage_of_unit_;
   std::vector<double> pass_of_unit_;
   std::vector<double> free_;
   std::vector<std::vector<double>> starts_;
   std::map<Value, double> ends_;
 };
 
-// An exchange as one of its two ranks sees it. Ordered by time; among equals by what is moved.
+// An exchange as one of its two stages sees it. Ordered by time; among equals by what is moved.
 struct Exchange {
   double time;
   Value value;
@@ -109,21 +109,19 @@ struct Exchange {
 };
 
 // By program: its sends, and the receives of others' sends, in the global order.
-std::vector<std::vector<Exchange>> Exchanges(const std::vector<Program*>& programs,
-                                             const std::vector<int>& rank_of_unit,
+std::vector<std::vector<Exchange>> Exchanges(const std::vector<Program>& programs,
+                                             const std::vector<int>& stage_of_unit,
                                              const Clock& clock) {
-  std::map<int, size_t> index_of_rank;
-  for (size_t p = 0; p < programs.size(); ++p) index_of_rank[programs[p]->rank] = p;
   std::vector<std::vector<Exchange>> exchanges(programs.size());
   for (size_t p = 0; p < programs.size(); ++p) {
-    for (const Instruction& instruction : programs[p]->instructions) {
-      const auto send = SendAfter(rank_of_unit, programs[p]->rank, instruction);
+    for (const Instruction& instruction : programs[p].instructions) {
+      const auto send = SendAfter(stage_of_unit, programs[p].stage, instruction);
       if (!send.has_value()) continue;
       const Value value = MadeBy(instruction);
       const double time = clock.EndOf(value);
       exchanges[p].push_back({time, value, *send});
-      exchanges[index_of_rank.at(send->peer)].push_back(
-          {time, value, ReceiveOf(*send, programs[p]->rank)});
+      exchanges[static_cast<size_t>(send->peer)].push_back(
+          {time, value, ReceiveOf(*send, programs[p].stage)});
     }
   }
   for (std::vector<Exchange>& mine : exchanges) std::sort(mine.begin(), mine.end());
@@ -148,19 +146,13 @@ void Place(Program& program, const std::vector<double>& starts,
 }  // namespace
 
 absl::StatusOr<Plan> PointToPoint(Plan plan) {
+  const std::vector<int> stage_of_unit = StagesOfUnits(plan);
   for (std::vector<Program>* programs : {&plan.train, &plan.evaluate}) {
-    for (int replica = 0; replica < plan.layout.replicas; ++replica) {
-      const std::vector<int> rank_of_unit = RanksOfUnits(plan, replica);
-      std::vector<Program*> members;
-      for (Program& program : *programs) {
-        if (program.replica == replica) members.push_back(&program);
-      }
-      Clock clock(plan, members, rank_of_unit);
-      auto starts = clock.Run();
-      if (!starts.ok()) return starts.status();
-      const auto exchanges = Exchanges(members, rank_of_unit, clock);
-      for (size_t p = 0; p < members.size(); ++p) Place(*members[p], (*starts)[p], exchanges[p]);
-    }
+    Clock clock(plan, *programs, stage_of_unit);
+    auto starts = clock.Run();
+    if (!starts.ok()) return starts.status();
+    const auto exchanges = Exchanges(*programs, stage_of_unit, clock);
+    for (size_t p = 0; p < programs->size(); ++p) Place((*programs)[p], (*starts)[p], exchanges[p]);
   }
   return plan;
 }

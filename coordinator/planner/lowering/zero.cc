@@ -134,20 +134,20 @@ class ZeroPass {
     }
   }
 
-  // The end of a tied table that the rank holds alone, and the rank of the other end.
+  // The end of a tied table that the stage holds alone, and the stage of the other end.
   std::vector<Instruction> Tie(Op op) const {
     if (!plan_.model.tie_embeddings) return {};
     const int head = NumComputeUnits(plan_.model) - 1;
-    const std::vector<int> ranks = RanksOfUnits(plan_, program_.replica);
+    const std::vector<int> stages = StagesOfUnits(plan_);
     if (HoldsBothEnds()) {
       if (op == Op::kTieParameter) return {};
       return {Sharding(op, TiedHeadEnd(plan_.model))};
     }
     if (Holds(program_, TiedEmbeddingEnd(plan_.model))) {
-      return {Sharding(op, TiedEmbeddingEnd(plan_.model), ranks[static_cast<size_t>(head)])};
+      return {Sharding(op, TiedEmbeddingEnd(plan_.model), stages[static_cast<size_t>(head)])};
     }
     if (Holds(program_, TiedHeadEnd(plan_.model))) {
-      return {Sharding(op, TiedHeadEnd(plan_.model), ranks[0])};
+      return {Sharding(op, TiedHeadEnd(plan_.model), stages[0])};
     }
     return {};
   }

@@ -18,7 +18,7 @@ double Second(const Program&, const Instruction& instruction) {
 }
 
 Interval IntervalOf(const Execution& execution, const Program& program, const std::string& text) {
-  return execution.intervals[static_cast<size_t>(program.rank)][Find(program, text)];
+  return execution.intervals[static_cast<size_t>(program.stage)][Find(program, text)];
 }
 
 // Two stages, two micro-batches, computing alone takes time: the last stage waits for two forward
@@ -48,7 +48,7 @@ TEST(MachineTest, TimesOfASmallPipeline) {
 TEST(MachineTest, AMeetingTakesAsLongAsItsSlowestMember) {
   const Plan plan = OnlyExchanges(TwoStagePlan());
   const auto slow_receive = [](const Program& program, const Instruction& instruction) {
-    if (instruction.op == Op::kRecvAct) return program.replica == 0 ? 5.0 : 2.0;
+    if (instruction.op == Op::kRecvAct) return 5.0;
     return Second(program, instruction);
   };
   const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, slow_receive);
@@ -59,27 +59,25 @@ TEST(MachineTest, AMeetingTakesAsLongAsItsSlowestMember) {
   EXPECT_EQ(IntervalOf(*execution, plan.train[1], "2F0").start, 7);
   EXPECT_EQ(IntervalOf(*execution, plan.train[1], "2RECV_ACT1").start,
             7);  // one after the other on their queue
-  EXPECT_EQ(IntervalOf(*execution, plan.train[3], "2F0").start, 4);
 }
 
+// The replicas do the same, so a collective starts when one of its members can; NORM when those of
+// all stages can.
 TEST(MachineTest, CollectivesStartTogetherAndReleaseTakesNoTime) {
   const Plan plan = TwoStagePlan();
-  const auto by_replica = [](const Program& program, const Instruction& instruction) {
+  const auto by_stage = [](const Program& program, const Instruction& instruction) {
     if (instruction.op == Op::kReduce) return 1.0;
-    return IsCompute(instruction.op) ? 1.0 + program.replica : 0.0;
+    return IsCompute(instruction.op) ? 2.0 - program.stage : 0.0;
   };
-  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, by_replica);
+  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, by_stage);
   ASSERT_EQ(execution.status(), absl::OkStatus());
-  for (const char* text : {"1REDUCE", "0REDUCE", "NORM", "1GATHER"}) {
-    const Interval first = IntervalOf(*execution, plan.train[0], text);
-    const Interval second = IntervalOf(*execution, plan.train[2], text);
-    EXPECT_EQ(first.start, second.start) << text;
-    EXPECT_EQ(first.end, second.end) << text;
-  }
-  EXPECT_EQ(IntervalOf(*execution, plan.train[0], "1REDUCE").start,
-            IntervalOf(*execution, plan.train[2], "1B1 x2 dx1 dy0 s1").end);
+  const Interval reduce = IntervalOf(*execution, plan.train[0], "1REDUCE");
+  EXPECT_EQ(reduce.start, IntervalOf(*execution, plan.train[0], "1B1 x2 dx1 dy0 s1").end);
+  EXPECT_EQ(reduce.end, reduce.start + 1);
   EXPECT_EQ(IntervalOf(*execution, plan.train[1], "NORM").start,
-            IntervalOf(*execution, plan.train[2], "NORM").start);
+            IntervalOf(*execution, plan.train[0], "NORM").start);
+  EXPECT_GT(IntervalOf(*execution, plan.train[1], "NORM").start,
+            IntervalOf(*execution, plan.train[1], "2REDUCE").end);
 
   const Plan one = OneRankPlan();
   const auto all_take_time = [](const Program&, const Instruction&) { return 1.0; };
@@ -90,31 +88,29 @@ TEST(MachineTest, CollectivesStartTogetherAndReleaseTakesNoTime) {
   EXPECT_EQ(release.end, release.start);
 }
 
-// A group starts when all that any of its members waits for has ended, on any rank, and its members
-// end together: after as long as they take one after the other, on the slowest rank.
+// A group starts when all that any of its members waits for has ended, and its members end
+// together: after as long as they take one after the other.
 TEST(MachineTest, JoinedInstructionsRunAsOne) {
   Plan plan = TwoStagePlan();
   Replace(plan, 0, "1REDUCE", "1REDUCE +");
   Replace(plan, 0, "0GATHER", "0GATHER +");
-  const auto by_replica = [](const Program& program, const Instruction& instruction) {
-    if (instruction.op == Op::kReduce) return 1.0 + instruction.unit + program.replica;
-    return IsCompute(instruction.op) ? 1.0 + program.replica : 0.25;
+  const auto seconds = [](const Program&, const Instruction& instruction) {
+    if (instruction.op == Op::kReduce) return 2.0 + instruction.unit;
+    return IsCompute(instruction.op) ? 1.0 : 0.25;
   };
-  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, by_replica);
+  const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, seconds);
   ASSERT_EQ(execution.status(), absl::OkStatus());
-  const double last = IntervalOf(*execution, plan.train[2], "0B1 dy1").end;
-  EXPECT_GT(last, IntervalOf(*execution, plan.train[0], "0B1 dy1").end);
-  for (const size_t rank : {0, 2}) {
-    for (const char* text : {"1REDUCE +", "0REDUCE"}) {
-      const Interval interval = IntervalOf(*execution, plan.train[rank], text);
-      EXPECT_EQ(interval.start, last) << text;
-      EXPECT_EQ(interval.end, last + 2 + 3) << text;
-    }
-    EXPECT_GE(IntervalOf(*execution, plan.train[rank], "NORM").start, last + 2 + 3);
-    const Interval gather = IntervalOf(*execution, plan.train[rank], "0GATHER +");
-    EXPECT_EQ(gather.start, IntervalOf(*execution, plan.train[rank], "1STEP").end);
-    EXPECT_EQ(gather.end, gather.start + 0.5);
+  const double last = IntervalOf(*execution, plan.train[0], "0B1 dy1").end;
+  EXPECT_GT(last, IntervalOf(*execution, plan.train[0], "1B1 x2 dx1 dy0 s1").end);
+  for (const char* text : {"1REDUCE +", "0REDUCE"}) {
+    const Interval interval = IntervalOf(*execution, plan.train[0], text);
+    EXPECT_EQ(interval.start, last) << text;
+    EXPECT_EQ(interval.end, last + 2 + 3) << text;
   }
+  EXPECT_GE(IntervalOf(*execution, plan.train[0], "NORM").start, last + 2 + 3);
+  const Interval gather = IntervalOf(*execution, plan.train[0], "0GATHER +");
+  EXPECT_EQ(gather.start, IntervalOf(*execution, plan.train[0], "1STEP").end);
+  EXPECT_EQ(gather.end, gather.start + 0.5);
 }
 
 TEST(MachineTest, OneReplicaJoinsToo) {
@@ -133,7 +129,7 @@ TEST(MachineTest, OneReplicaJoinsToo) {
 TEST(MachineTest, HonoursAllDependencies) {
   for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
     const auto uneven = [](const Program& program, const Instruction& i) {
-      return 1.0 + 0.25 * static_cast<int>(i.op) + 0.5 * program.rank + 0.125 * (i.unit + 1);
+      return 1.0 + 0.25 * static_cast<int>(i.op) + 0.5 * program.stage + 0.125 * (i.unit + 1);
     };
     const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, uneven);
     ASSERT_EQ(execution.status(), absl::OkStatus());
@@ -141,7 +137,7 @@ TEST(MachineTest, HonoursAllDependencies) {
       const auto dependencies =
           Dependencies(MakeUnits(plan.model), PlacementOf(plan.layout.zero), program);
       const std::vector<Interval>& intervals =
-          execution->intervals[static_cast<size_t>(program.rank)];
+          execution->intervals[static_cast<size_t>(program.stage)];
       for (size_t i = 0; i < dependencies.size(); ++i) {
         for (int32_t other : dependencies[i])
           EXPECT_LE(intervals[static_cast<size_t>(other)].end, intervals[i].start);
@@ -156,7 +152,7 @@ TEST(MachineTest, NothingToDo) {
   const absl::StatusOr<Execution> execution = RunMachine(plan, plan.train, Second);
   ASSERT_EQ(execution.status(), absl::OkStatus());
   EXPECT_EQ(execution->makespan, 0);
-  EXPECT_EQ(execution->intervals.size(), 4u);
+  EXPECT_EQ(execution->intervals.size(), 2u);
 }
 
 std::string Deadlock(const Plan& plan, const std::vector<Program>& programs) {
@@ -169,10 +165,10 @@ TEST(MachineTest, AMissingPartnerBlocks) {
   Plan plan = OnlyExchanges(TwoStagePlan());
   Remove(plan, 1, "2RECV_ACT1");
   const std::string message = Deadlock(plan, plan.train);
-  EXPECT_THAT(message, HasSubstr("deadlock: rank 0: "));
+  EXPECT_THAT(message, HasSubstr("deadlock: stage 0: "));
   EXPECT_THAT(
       message,
-      HasSubstr("instruction 5 (1SEND_ACT1>1) waits for 2 ranks to meet, of which 1 ever come"));
+      HasSubstr("instruction 5 (1SEND_ACT1>1) waits for 2 stages to meet, of which 1 ever come"));
 }
 
 // One activation slot too few: the send would have to end before the receive that it waits for can
@@ -190,12 +186,6 @@ TEST(MachineTest, SlotsCanBlock) {
               HasSubstr("(1RECV_ACT1<0 x2) waits for its own 2SEND_ACT0>0 y2"));
 }
 
-TEST(MachineTest, CollectivesInDifferentOrderBlock) {
-  Plan plan = TwoStagePlan();
-  std::swap(plan.train[2].instructions[13], plan.train[2].instructions[15]);
-  EXPECT_THAT(Deadlock(plan, plan.train), HasSubstr("waits for rank 2 to reach"));
-}
-
 // The window of unit 0 is that of unit 3, which is reduced only with it.
 TEST(MachineTest, AMemberOfAGroupThatNeedsTheEndOfAnotherBlocks) {
   Plan plan = VShapePlan();
@@ -205,36 +195,33 @@ TEST(MachineTest, AMemberOfAGroupThatNeedsTheEndOfAnotherBlocks) {
   EXPECT_THAT(Deadlock(plan, plan.train), HasSubstr("(3REDUCE w0 +) waits for its own 0B1 dy0"));
 }
 
-TEST(MachineTest, GroupsOfDifferentSizesBlock) {
-  Plan plan = TwoStagePlan();
-  for (const size_t rank : {0, 2}) {
-    Plan broken = plan;
-    Program& program = broken.train[rank];
-    program.instructions[Find(program, "0GATHER")].joined = true;
-    EXPECT_THAT(Deadlock(broken, broken.train), HasSubstr("ever come"));
-  }
-}
-
-TEST(MachineTest, NamesAFewRanksOnly) {
-  Plan plan = OnlyExchanges(TwoStagePlan());
-  plan.layout.replicas = 8;
-  const Plan four = plan;
-  plan.train.clear();
-  for (int rank = 0; rank < 16; ++rank) {
-    Program program = four.train[static_cast<size_t>(rank % 2)];
-    program.rank = rank;
-    program.replica = rank / 2;
-    for (Instruction& instruction : program.instructions) {
-      if (instruction.peer != -1) instruction.peer += 2 * program.replica;
-    }
-    plan.train.push_back(program);
+// A chain of stages that only pass one activation on, from the first to the last.
+TEST(MachineTest, NamesAFewStagesOnly) {
+  Plan plan;
+  plan.model = TinyModel(14, false);
+  plan.layout.stages = 16;
+  for (int stage = 0; stage < 16; ++stage) {
+    Program& program = plan.train.emplace_back();
+    program.stage = stage;
+    program.units = {stage};
+    const auto add = [&program](Op op, int peer) {
+      Instruction instruction;
+      instruction.op = op;
+      instruction.unit = program.stage;
+      instruction.micro_batch = 0;
+      instruction.peer = peer;
+      program.instructions.push_back(instruction);
+    };
+    if (stage > 0) add(Op::kRecvAct, stage - 1);
+    add(Op::kForward, -1);
+    if (stage < 15) add(Op::kSendAct, stage + 1);
   }
   EXPECT_EQ(RunMachine(plan, plan.train, Second).status(), absl::OkStatus());
-  Remove(plan, 1, "2RECV_ACT0");
+  plan.train[0].instructions.clear();
   const std::string message = Deadlock(plan, plan.train);
-  EXPECT_THAT(message, HasSubstr("rank 3: "));
-  EXPECT_THAT(message, ::testing::Not(HasSubstr("rank 4: ")));
-  EXPECT_THAT(message, HasSubstr("12 more ranks wait"));
+  EXPECT_THAT(message, HasSubstr("stage 4: "));
+  EXPECT_THAT(message, ::testing::Not(HasSubstr("stage 5: ")));
+  EXPECT_THAT(message, HasSubstr("11 more stages wait"));
 }
 
 }  // namespace

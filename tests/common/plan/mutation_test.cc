@@ -57,15 +57,14 @@ using State = std::optional<std::vector<uint64_t>>;
 
 using Instructions = std::vector<Instruction>;
 
-// A good plan, to be damaged and mended again: the program of one rank, or in the same way those of
-// all replicas.
+// A good plan, to be damaged and mended again in the program of one stage.
 class Damage {
  public:
-  Damage(const Plan& good, bool train, std::vector<size_t> ranks)
+  Damage(const Plan& good, bool train, size_t stage)
       : good_(good),
         plan_(good),
         train_(train),
-        ranks_(std::move(ranks)),
+        stage_(stage),
         meaning_(RunSymbols(good_, train ? good_.train : good_.evaluate, 1)) {
     EXPECT_TRUE(meaning_.has_value());
   }
@@ -95,7 +94,7 @@ class Damage {
     }
   }
 
-  // With all that they would have met, on whichever rank.
+  // With all that they would have met, on whichever stage.
   void DropEachMeeting() {
     for (size_t i = 0; i < Good().size(); ++i) {
       const Instruction dropped = Good()[i];
@@ -189,8 +188,7 @@ class Damage {
   void SwapIndependentNeighbours() {
     for (size_t i = 0; i + 1 < Good().size(); ++i) {
       if (!IsIndependent(i)) continue;
-      for (size_t rank : ranks_)
-        std::swap(Programs()[rank].instructions[i], Programs()[rank].instructions[i + 1]);
+      std::swap(Programs()[stage_].instructions[i], Programs()[stage_].instructions[i + 1]);
       EXPECT_EQ(Validate(plan_), absl::OkStatus())
           << ToText(Good()[i]) << " and " << ToText(Good()[i + 1]) << " are independent";
       ++independent_;
@@ -198,16 +196,14 @@ class Damage {
     }
   }
 
-  const Program& GoodProgram() const {
-    return (train_ ? good_.train : good_.evaluate)[ranks_.front()];
-  }
+  const Program& GoodProgram() const { return (train_ ? good_.train : good_.evaluate)[stage_]; }
   const Instructions& Good() const { return GoodProgram().instructions; }
   std::vector<Program>& Programs() { return train_ ? plan_.train : plan_.evaluate; }
   void Mend() { Programs() = train_ ? good_.train : good_.evaluate; }
 
   template <typename Edit>
   void Try(const Edit& edit, const char* what, size_t index) {
-    for (size_t rank : ranks_) edit(Programs()[rank].instructions);
+    edit(Programs()[stage_].instructions);
     Judge(what, index);
   }
 
@@ -216,12 +212,12 @@ class Damage {
     const absl::Status status = Validate(plan_);
     if (!status.ok()) {
       ++refused_;
-      EXPECT_NE(status.message().find("rank "), absl::string_view::npos) << status;
+      EXPECT_NE(status.message().find("stage "), absl::string_view::npos) << status;
     } else {
       ++harmless_;
       for (const uint64_t seed : {2, 3, 4}) {
         EXPECT_EQ(RunSymbols(plan_, Programs(), seed), meaning_)
-            << "Validate accepts rank " << ranks_.front() << " " << what << " " << index << ": "
+            << "Validate accepts stage " << stage_ << " " << what << " " << index << ": "
             << ToText(Good()[index]);
       }
     }
@@ -260,7 +256,7 @@ class Damage {
   const Plan good_;
   Plan plan_;
   const bool train_;
-  const std::vector<size_t> ranks_;
+  const size_t stage_;
   const State meaning_;
   int refused_ = 0;
   int harmless_ = 0;
@@ -280,30 +276,22 @@ TEST_P(MutationTest, GoodPlansHaveOneMeaning) {
   }
 }
 
-// Each stage, once on its first rank and once on all its ranks.
 TEST_P(MutationTest, NoDamageOfTrainProgramsPasses) {
   const Plan plan = MakeGoodPlan(GetParam());
   int independent = 0;
-  for (size_t stage = 0; stage < static_cast<size_t>(plan.layout.stages); ++stage) {
-    const size_t replica = stage + static_cast<size_t>(plan.layout.stages);
-    for (const std::vector<size_t>& ranks :
-         {std::vector<size_t>{stage}, std::vector<size_t>{stage, replica}}) {
-      Damage damage(plan, true, ranks);
-      damage.All();
-      EXPECT_GT(damage.refused(), 10 * damage.harmless());
-      independent += damage.independent();
-    }
+  for (size_t stage = 0; stage < plan.train.size(); ++stage) {
+    Damage damage(plan, true, stage);
+    damage.All();
+    EXPECT_GT(damage.refused(), 10 * damage.harmless());
+    independent += damage.independent();
   }
   EXPECT_GT(independent, 0);
 }
 
 TEST_P(MutationTest, NoDamageOfEvaluateProgramsPasses) {
   const Plan plan = MakeGoodPlan(GetParam());
-  const size_t last = plan.evaluate.size() - 1;
-  const size_t first = last - static_cast<size_t>(plan.layout.stages);
-  for (const std::vector<size_t>& ranks :
-       {std::vector<size_t>{last}, std::vector<size_t>{first, last}}) {
-    Damage damage(plan, false, ranks);
+  for (size_t stage = 0; stage < plan.evaluate.size(); ++stage) {
+    Damage damage(plan, false, stage);
     damage.All();
     EXPECT_GT(damage.refused(), damage.harmless());
   }
@@ -313,15 +301,7 @@ TEST_P(MutationTest, NoDamageOfEvaluateProgramsPasses) {
 TEST(HandMadeMutationTest, NoDamagePasses) {
   for (const Plan& plan : {TwoStagePlan(), OneRankPlan(), VShapePlan()}) {
     for (const bool train : {true, false}) {
-      for (size_t rank = 0; rank < plan.train.size(); ++rank) Damage(plan, train, {rank}).All();
-      for (size_t stage = 0; stage < static_cast<size_t>(plan.layout.stages); ++stage) {
-        std::vector<size_t> ranks;
-        for (size_t rank = stage; rank < plan.train.size();
-             rank += static_cast<size_t>(plan.layout.stages)) {
-          ranks.push_back(rank);
-        }
-        Damage(plan, train, ranks).All();
-      }
+      for (size_t stage = 0; stage < plan.train.size(); ++stage) Damage(plan, train, stage).All();
     }
   }
 }

@@ -44,12 +44,45 @@ Plan MakeTestPlan() {
 TEST(PlanCodecTest, RoundTripThroughBytes) {
   Plan plan = MakeTestPlan();
   plan.train[1].instructions[2].joined = true;
-  v1::PlanProto proto;
-  ASSERT_TRUE(proto.ParseFromString(EncodePlan(plan).SerializeAsString()));
-  EXPECT_EQ(proto.digest(), PlanDigest(plan));
-  const absl::StatusOr<Plan> decoded = DecodePlan(proto);
+  const std::string bytes = PackPlan(EncodePlan(plan));
+  EXPECT_LT(bytes.size(), EncodePlan(plan).ByteSizeLong());
+  const absl::StatusOr<v1::PlanProto> proto = UnpackPlan(bytes);
+  ASSERT_TRUE(proto.ok()) << proto.status();
+  EXPECT_EQ(proto->digest(), PlanDigest(plan));
+  const absl::StatusOr<Plan> decoded = DecodePlan(*proto);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_TRUE(*decoded == plan);
+}
+
+// Whatever is cut off or flipped, nobody runs it.
+TEST(PlanCodecTest, DamagedBytesAreRefused) {
+  const std::string bytes = PackPlan(EncodePlan(MakeTestPlan()));
+  const auto is_refused = [](const std::string& damaged) {
+    const absl::StatusOr<v1::PlanProto> proto = UnpackPlan(damaged);
+    const absl::Status status = proto.ok() ? DecodePlan(*proto).status() : proto.status();
+    return status.code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(is_refused(""));
+  EXPECT_TRUE(is_refused("no plan at all"));
+  for (size_t size = 0; size < bytes.size() - 8; size += 7) {  // the last 8 are the sum and length
+    EXPECT_TRUE(is_refused(bytes.substr(0, size))) << size;
+  }
+  const Plan good = *DecodePlan(*UnpackPlan(bytes));
+  for (size_t at = 0; at < bytes.size(); at += 5) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    const absl::StatusOr<v1::PlanProto> proto = UnpackPlan(damaged);
+    if (!proto.ok()) continue;
+    const absl::StatusOr<Plan> plan = DecodePlan(*proto);
+    EXPECT_TRUE(!plan.ok() || *plan == good) << "byte " << at;
+  }
+}
+
+TEST(PlanCodecTest, APlanIsNoLongerForMoreReplicas) {
+  Plan plan = MakeTestPlan();
+  const size_t few = EncodePlan(plan).ByteSizeLong();
+  plan.layout.replicas = 8192;
+  EXPECT_LT(EncodePlan(plan).ByteSizeLong(), few + 16);
 }
 
 TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
@@ -66,8 +99,10 @@ TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
       [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_slot(3); },
       [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_joined(true); },
       [](v1::PlanProto& p) { p.mutable_evaluate(0)->mutable_instructions()->RemoveLast(); },
-      [](v1::PlanProto& p) { p.mutable_train(0)->mutable_micro_batches(0)->set_num_samples(1); },
-      [](v1::PlanProto& p) { p.mutable_train(0)->mutable_slots(0)->set_bytes(1); },
+      [](v1::PlanProto& p) {
+        p.mutable_train(0)->mutable_slots(0)->mutable_classes(0)->set_bytes(1);
+      },
+      [](v1::PlanProto& p) { p.mutable_train(0)->mutable_slots(0)->add_classes(); },
       [](v1::PlanProto& p) { p.mutable_train()->RemoveLast(); },
       [](v1::PlanProto& p) { p.clear_digest(); },
   };
@@ -80,8 +115,10 @@ TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
   }
 }
 
-TEST(PlanCodecTest, ThePredictionIsOutsideTheDigest) {
+TEST(PlanCodecTest, PredictionAndWorkersAreOutsideTheDigest) {
   v1::PlanProto proto = EncodePlan(MakeTestPlan());
+  EXPECT_EQ(proto.worker_of_rank_size(), 4);
+  proto.clear_worker_of_rank();
   proto.mutable_prediction()->set_step_seconds(42);
   const auto decoded = DecodePlan(proto);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -114,15 +151,15 @@ TEST(PlanCodecTest, FieldsOutOfRangeAreNamed) {
       {"instruction.op",
        [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions(0)->set_op(-1); }},
       {"instruction.dx",
-       [](v1::PlanProto& p) { p.mutable_evaluate(3)->mutable_instructions(0)->set_dx(-1); }},
-      {"program.rank", [](v1::PlanProto& p) { p.mutable_train(0)->set_rank(-1); }},
+       [](v1::PlanProto& p) { p.mutable_evaluate(1)->mutable_instructions(0)->set_dx(-1); }},
+      {"program.stage", [](v1::PlanProto& p) { p.mutable_train(0)->set_stage(-1); }},
       {"program.units", [](v1::PlanProto& p) { p.mutable_train(0)->set_units(0, -2); }},
       {"program.slots",
        [](v1::PlanProto& p) { p.mutable_train(0)->mutable_slots()->RemoveLast(); }},
       {"slots.count",
-       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_slots(2)->set_count(-1); }},
-      {"micro_batch.num_samples",
-       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_micro_batches(0)->set_num_samples(-1); }},
+       [](v1::PlanProto& p) {
+         p.mutable_train(0)->mutable_slots(2)->mutable_classes(0)->set_count(-1);
+       }},
   };
   for (const auto& [name, change] : changes) {
     v1::PlanProto changed = proto;

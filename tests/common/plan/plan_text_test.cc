@@ -29,18 +29,16 @@ constexpr char kOneStage[] =
     "RELEASE=0 CLEAR=0 REDUCE=0 TIE_GRAD=0 NORM=0 STEP=0 TIE_PARAM=0\n"
     "memory parameters=1 gradients=2 optimizer=3 slots=4 workspace=5\n"
     "train\n"
-    "rank 0 stage 0 replica 0\n"
+    "stage 0\n"
     "units 0,1,2\n"
-    "micro_batches 0+1\n"
-    "slots activation=2*64 gradient=2*64 saved=2*8192 parameters=0*0 window=0*0\n"
+    "slots activation=2*64 gradient=2*64 saved=1*8192,1*4096 parameters= window=\n"
     "0F0 y0\n1F0 x0 y1 s0\n2F0 x1 s1\n0CLEAR\n1CLEAR\n2CLEAR\n"
     "2B0 x1 dx0 s1\n1B0 x0 dx1 dy0 s0\n0B0 dy1\n"
     "0REDUCE\n1REDUCE\n2REDUCE\nNORM\n0STEP\n1STEP\n2STEP\n"
     "evaluate\n"
-    "rank 0 stage 0 replica 0\n"
+    "stage 0\n"
     "units 0,1,2\n"
-    "micro_batches 0+1\n"
-    "slots activation=2*64 gradient=0*64 saved=1*8192 parameters=0*0 window=0*0\n"
+    "slots activation=2*64 gradient=2*64 saved=1*8192,1*4096 parameters= window=\n"
     "0F0 y0\n1F0 x0 y1 s0\n2F0 x1 s0\nNORM\n";
 
 TEST(PlanTextTest, ReadsAndPrintsTheSame) {
@@ -76,13 +74,13 @@ TEST(PlanTextTest, DigestLeavesOutThePredictionAlone) {
   other.prediction.step_seconds = 1;
   other.prediction.memory.resize(3);
   EXPECT_EQ(PlanDigest(other), PlanDigest(plan));
-  other.evaluate[3].instructions[1].saved = 7;
+  other.evaluate[1].instructions[1].saved = 7;
   EXPECT_NE(PlanDigest(other), PlanDigest(plan));
   other = plan;
   other.layout.schedule = "gpipe";
   EXPECT_NE(PlanDigest(other), PlanDigest(plan));
   other = plan;
-  other.train[0].slots[1].bytes += 1;
+  other.train[0].slots[1][0].bytes += 1;
   EXPECT_NE(PlanDigest(other), PlanDigest(plan));
 }
 
@@ -106,16 +104,13 @@ TEST(PlanTextTest, ErrorsNameTheLine) {
       {"bf16", "fp64", "line 5: "},
       {"gradients=2 ", "", "line 8: expected \"memory\" with parameters=, "},
       {"train\n", "", "line 9: expected \"train\""},
-      {"rank 0 stage 0 replica 0", "rank 0 replica 0",
-       "line 10: expected \"rank R stage S replica Q\""},
+      {"stage 0\n", "stage 0 0\n", "line 10: expected \"stage S\""},
       {"units 0,1,2", "unit 0", "line 11: expected \"units \""},
-      {"0+1", "0-1", "line 12: \"0-1\" has no \"+\""},
-      {"slots activation=2*64", "slots activation=2x64", "line 13: \"2x64\" has no \"*\""},
-      {"1F0 x0 y1 s0", "1F0 x0 y1 q0", "line 15: instruction \"1F0 x0 y1 q0\": expected slots"},
-      {"2STEP\n", "2STEP\n\n", "line 30: instruction \"\": no such op"},
+      {"slots activation=2*64", "slots activation=2x64", "line 12: \"2x64\" has no \"*\""},
+      {"1F0 x0 y1 s0", "1F0 x0 y1 q0", "line 14: instruction \"1F0 x0 y1 q0\": expected slots"},
+      {"2STEP\n", "2STEP\n\n", "line 29: instruction \"\": no such op"},
       {"2F0 x1 s0\nNORM\n", "2F0 x1 s0\nNORM", "the last line is cut off"},
-      {"evaluate\n", "evaluate\ntrain\n",
-       "line 31: expected \"rank R stage S replica Q\" or the end"},
+      {"evaluate\n", "evaluate\ntrain\n", "line 30: expected \"stage S\" or the end"},
   };
   for (const auto& [from, to, what] : damages) {
     std::string text = kOneStage;

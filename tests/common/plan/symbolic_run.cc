@@ -59,11 +59,12 @@ class SymbolicRun {
         random_(seed) {}
 
   std::optional<std::vector<uint64_t>> Run() {
-    for (const Program& program : programs_) {
+    for (int r = 0; r < plan_.layout.num_ranks(); ++r) {
+      const Program& program = ProgramOf(static_cast<size_t>(r));
       for (const Instruction& instruction : program.instructions) {
         if (!IsInRange(program, instruction)) return std::nullopt;
       }
-      ranks_.push_back(Start(program));
+      ranks_.push_back(Start(program, plan_.layout.ReplicaOfRank(r)));
       dependencies_.push_back(Dependencies(units_, placement_, program));
       done_.emplace_back(program.instructions.size(), false);
       used_.push_back(UsedSlots(program));
@@ -105,8 +106,12 @@ class SymbolicRun {
     return all;
   }
 
+  const Program& ProgramOf(size_t rank) const {
+    return programs_[static_cast<size_t>(plan_.layout.StageOfRank(static_cast<int>(rank)))];
+  }
+  int ReplicaOf(size_t rank) const { return plan_.layout.ReplicaOfRank(static_cast<int>(rank)); }
   const Instruction& At(Place place) const {
-    return programs_[place.rank].instructions[place.index];
+    return ProgramOf(place.rank).instructions[place.index];
   }
 
   bool IsInRange(const Program& program, const Instruction& i) const {
@@ -117,8 +122,7 @@ class SymbolicRun {
     if (computes && i.unit >= NumComputeUnits(plan_.model)) return false;
     if (computes != (i.micro_batch != -1)) return false;
     if (i.micro_batch >= plan_.layout.num_micro_batches()) return false;
-    return i.peer < plan_.layout.num_ranks() && (!exchange || i.peer >= 0) &&
-           i.peer != program.rank;
+    return i.peer < plan_.layout.stages && (!exchange || i.peer >= 0) && i.peer != program.stage;
   }
 
   // Never written buffers differ from all others.
@@ -128,11 +132,11 @@ class SymbolicRun {
     return symbols;
   }
 
-  Rank Start(const Program& program) {
+  Rank Start(const Program& program, int replica) {
     Rank rank;
     for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
       const bool flat = kind >= static_cast<size_t>(SlotKind::kParameters);
-      for (int32_t n = 0; n < program.slots[kind].count; ++n) {
+      for (int64_t n = 0; n < program.num_slots(static_cast<SlotKind>(kind)); ++n) {
         rank.slots[kind].push_back(Garbage(flat ? replicas_ : 1));
       }
     }
@@ -141,7 +145,7 @@ class SymbolicRun {
                            ? unit
                            : units_[static_cast<size_t>(unit)].owner;
       for (size_t shard = 0; shard < replicas_; ++shard) {
-        const bool own = shard == static_cast<size_t>(program.replica);
+        const bool own = shard == static_cast<size_t>(replica);
         const uint64_t whole = Combine({kStart, static_cast<uint64_t>(name) << 32, shard});
         rank.parameters[unit].push_back(placement_.whole_parameters || own ? whole : Garbage(1)[0]);
         rank.states[unit].push_back(placement_.whole_states || own ? whole : 0);
@@ -157,7 +161,7 @@ class SymbolicRun {
     std::vector<Place> ready;
     for (size_t index = 0; index < done_[rank].size(); ++index) {
       if (done_[rank][index]) continue;
-      const Op op = programs_[rank].instructions[index].op;
+      const Op op = ProgramOf(rank).instructions[index].op;
       bool& queue = blocked[static_cast<size_t>(QueueOf(op))];
       if (op != Op::kRelease && queue) continue;
       if (op != Op::kRelease) queue = true;
@@ -175,7 +179,7 @@ class SymbolicRun {
   // What runs with `place` on its rank: up to the one that closes the group that it begins.
   std::vector<Place> Group(Place place) const {
     std::vector<Place> group{place};
-    const std::vector<Instruction>& all = programs_[place.rank].instructions;
+    const std::vector<Instruction>& all = ProgramOf(place.rank).instructions;
     for (size_t i = place.index + 1; i < all.size() && At(group.back()).joined; ++i) {
       if (all[i].op != Op::kRelease && QueueOf(all[i].op) == QueueOf(At(place).op)) {
         group.push_back({place.rank, i});
@@ -194,12 +198,12 @@ class SymbolicRun {
   // The members that `place` runs with, if all are ready.
   std::vector<Place> Party(Place place) const {
     const Instruction& i = At(place);
-    const Program& program = programs_[place.rank];
+    const Program& program = ProgramOf(place.rank);
     std::vector<Place> party{place};
     if (IsPointToPoint(i.op) || i.peer != -1) return WithPartner(place);
     if (i.op != Op::kGather && i.op != Op::kReduce && i.op != Op::kNorm) return party;
-    for (size_t rank = 0; rank < programs_.size(); ++rank) {
-      if (rank == place.rank || (i.op != Op::kNorm && programs_[rank].stage != program.stage))
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (rank == place.rank || (i.op != Op::kNorm && ProgramOf(rank).stage != program.stage))
         continue;
       bool found = false;
       for (Place other : Ready(rank)) {
@@ -216,9 +220,10 @@ class SymbolicRun {
 
   std::vector<Place> WithPartner(Place place) const {
     const Instruction& i = At(place);
-    for (Place other : Ready(static_cast<size_t>(i.peer))) {
+    const int partner = plan_.layout.RankOf(i.peer, ReplicaOf(place.rank));
+    for (Place other : Ready(static_cast<size_t>(partner))) {
       const Instruction& o = At(other);
-      if (o.peer != programs_[place.rank].rank || o.micro_batch != i.micro_batch) continue;
+      if (o.peer != ProgramOf(place.rank).stage || o.micro_batch != i.micro_batch) continue;
       const bool act = i.op == Op::kSendAct && o.op == Op::kRecvAct && o.unit == i.unit + 1;
       const bool grad = i.op == Op::kSendGrad && o.op == Op::kRecvGrad && o.unit == i.unit - 1;
       const bool tie = i.op == o.op && !IsPointToPoint(i.op) && o.unit != i.unit;
@@ -229,7 +234,7 @@ class SymbolicRun {
 
   bool AdvanceOne() {
     std::vector<Place> all;
-    for (size_t rank = 0; rank < programs_.size(); ++rank) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::vector<Place> ready = Ready(rank);
       all.insert(all.end(), ready.begin(), ready.end());
     }
@@ -301,7 +306,7 @@ class SymbolicRun {
 
   // The parameters that a unit computes with.
   uint64_t Parameters(Place place, int unit) {
-    const Program& program = programs_[place.rank];
+    const Program& program = ProgramOf(place.rank);
     uint64_t hash = 0;
     const std::vector<int>& uses = units_[static_cast<size_t>(unit)].uses;
     for (size_t n = 0; n < uses.size(); ++n) {
@@ -321,7 +326,7 @@ class SymbolicRun {
   uint64_t Input(Place place) {
     const Instruction& i = At(place);
     const auto batch = static_cast<uint64_t>(
-        programs_[place.rank].replica * plan_.layout.num_micro_batches() + i.micro_batch);
+        ReplicaOf(place.rank) * plan_.layout.num_micro_batches() + i.micro_batch);
     const bool ends = i.unit == 0 || i.unit == NumComputeUnits(plan_.model) - 1;
     const uint64_t x = i.unit == 0 ? 0 : Combine(Slot(place, SlotKind::kActivation, i.x));
     return Combine(
@@ -373,7 +378,7 @@ class SymbolicRun {
     const int unit = At(party.front()).unit;
     Symbols whole(replicas_);
     for (Place place : party) {
-      const auto shard = static_cast<size_t>(programs_[place.rank].replica);
+      const auto shard = static_cast<size_t>(ReplicaOf(place.rank));
       whole[shard] = ranks_[place.rank].parameters.at(unit)[shard];
     }
     for (Place place : party) {
@@ -399,7 +404,7 @@ class SymbolicRun {
       Symbols& sums = ranks_[place.rank].sums.at(unit);
       for (size_t shard = 0; shard < replicas_; ++shard) {
         const bool valid =
-            placement_.whole_states || shard == static_cast<size_t>(programs_[place.rank].replica);
+            placement_.whole_states || shard == static_cast<size_t>(ReplicaOf(place.rank));
         if (!valid) {
           sums[shard] = Garbage(1)[0];
         } else {
@@ -452,24 +457,24 @@ class SymbolicRun {
   void Norm(const std::vector<Place>& party) {
     uint64_t total = 0;
     for (Place place : party) {
-      const Program& program = programs_[place.rank];
+      const Program& program = ProgramOf(place.rank);
       Rank& rank = ranks_[place.rank];
       total += rank.findings;
       for (int unit : program.units) {
         if (units_[static_cast<size_t>(unit)].owner != -1) continue;
         total += Combine({static_cast<uint64_t>(unit),
-                          rank.sums.at(unit)[static_cast<size_t>(program.replica)]});
+                          rank.sums.at(unit)[static_cast<size_t>(ReplicaOf(place.rank))]});
       }
     }
     for (Place place : party) ranks_[place.rank].result = total;
   }
 
   void Step(Place place) {
-    const Program& program = programs_[place.rank];
     Rank& rank = ranks_[place.rank];
+    const auto own = static_cast<size_t>(ReplicaOf(place.rank));
     const int unit = At(place).unit;
     for (size_t shard = 0; shard < replicas_; ++shard) {
-      if (!placement_.whole_states && shard != static_cast<size_t>(program.replica)) continue;
+      if (!placement_.whole_states && shard != own) continue;
       uint64_t& state = rank.states.at(unit)[shard];
       state = Combine({kUpdated, state, rank.sums.at(unit)[shard], rank.result});
       rank.parameters.at(unit)[shard] = state;
@@ -480,12 +485,12 @@ class SymbolicRun {
     std::vector<uint64_t> state;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
-      const auto own = static_cast<size_t>(programs_[r].replica);
+      const auto own = static_cast<size_t>(ReplicaOf(r));
       state.push_back(rank.result);
       for (const auto& [unit, symbols] : rank.states) state.push_back(Combine(symbols));
       for (const auto& [unit, symbols] : rank.parameters) {
         // On the rank of its owner a head end has no parameters of its own.
-        if (ParametersUnit(units_, programs_[r].units, unit) != unit) continue;
+        if (ParametersUnit(units_, ProgramOf(r).units, unit) != unit) continue;
         state.push_back(placement_.whole_parameters ? Combine(symbols) : symbols[own]);
       }
     }

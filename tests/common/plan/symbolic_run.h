@@ -15,8 +15,8 @@
 
 namespace esteira {
 
-// The final state of `programs`; nullopt when they cannot be carried out: they block, or an operand
-// is missing.
+// The final state of `programs`, by stage, on all replicas; nullopt when they cannot be carried
+// out: they block, or an operand is missing.
 std::optional<std::vector<uint64_t>> RunSymbols(const Plan& plan,
                                                 const std::vector<Program>& programs,
                                                 uint64_t seed);

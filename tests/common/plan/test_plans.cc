@@ -1,71 +1,54 @@
 #include "tests/common/plan/test_plans.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/base/status_macros.h"
-#include "common/plan/shard_map.h"
 #include "common/plan/sizes.h"
 
 namespace esteira {
 namespace {
 
-void CountSlots(Program& program) {
-  const auto count = [&program](SlotKind kind, int32_t number) {
-    int32_t& slots = program.slots[static_cast<size_t>(kind)].count;
+// One class of each kind, as many slots as the larger number in either program, as large as the
+// largest unit needs.
+void SetSlots(const Plan& plan, Program& train, Program& evaluate) {
+  std::array<int32_t, kNumSlotKinds> counts{};
+  const auto count = [&counts](SlotKind kind, int32_t number) {
+    int32_t& slots = counts[static_cast<size_t>(kind)];
     slots = std::max(slots, number + 1);
   };
-  for (const Instruction& i : program.instructions) {
-    const bool window = i.op == Op::kClear || i.op == Op::kReduce;
-    for (int32_t number : {i.x, i.y}) count(SlotKind::kActivation, number);
-    for (int32_t number : {i.dx, i.dy}) count(SlotKind::kGradient, number);
-    count(SlotKind::kSaved, i.saved);
-    count(window ? SlotKind::kWindow : SlotKind::kParameters, i.slot);
+  for (const Program* program : {&train, &evaluate}) {
+    for (const Instruction& i : program->instructions) {
+      const bool window = i.op == Op::kClear || i.op == Op::kReduce;
+      for (int32_t number : {i.x, i.y}) count(SlotKind::kActivation, number);
+      for (int32_t number : {i.dx, i.dy}) count(SlotKind::kGradient, number);
+      count(SlotKind::kSaved, i.saved);
+      count(window ? SlotKind::kWindow : SlotKind::kParameters, i.slot);
+    }
   }
-}
-
-void SizeSlots(const Plan& plan, Program& program) {
   const std::vector<UnitSpec> units = MakeUnits(plan.model);
-  int64_t padded = 0;
-  int64_t saved = 0;
-  for (int held : program.units) {
-    const UnitSpec& unit = units[static_cast<size_t>(held)];
-    padded = std::max(padded, ShardMap(unit.flat_elements, plan.layout.replicas).padded_elements());
-    if (unit.kind == UnitKind::kTied) continue;
-    saved = std::max(saved, SavedLayout(plan.model, unit, plan.layout.micro_batch_size,
-                                        plan.layout.sequence_length, plan.precision)
-                                .bytes);
+  for (size_t kind = 0; kind < kNumSlotKinds; ++kind) {
+    int64_t bytes = 0;
+    for (int held : train.units) {
+      bytes =
+          std::max(bytes, SlotBytes(plan.model, plan.layout, plan.precision,
+                                    units[static_cast<size_t>(held)], static_cast<SlotKind>(kind)));
+    }
+    if (counts[kind] > 0) train.slots[kind] = {{bytes, counts[kind]}};
   }
-  const int64_t activation =
-      plan.layout.micro_batch_size * plan.layout.sequence_length * plan.model.hidden_size * 4;
-  program.slots[0].bytes = program.slots[1].bytes = activation;
-  program.slots[2].bytes = saved;
-  program.slots[3].bytes = program.slots[4].bytes = padded * 4;
+  evaluate.slots = train.slots;
 }
 
-Program MakeProgram(const Plan& plan, int rank, const HandMadeStage& stage,
+Program MakeProgram(int stage, const std::vector<int>& units,
                     const std::vector<std::string>& lines) {
-  const Layout& layout = plan.layout;
   Program program;
-  program.rank = rank;
-  program.stage = layout.StageOfRank(rank);
-  program.replica = layout.ReplicaOfRank(rank);
-  program.units = stage.units;
-  const int count = layout.num_micro_batches();
-  for (int j = 0; j < count; ++j) {
-    const int64_t first =
-        std::min((program.replica * count + j) * layout.micro_batch_size, layout.global_batch_size);
-    program.micro_batches.push_back(
-        {first, std::min(layout.micro_batch_size, layout.global_batch_size - first)});
-  }
+  program.stage = stage;
+  program.units = units;
   for (const std::string& line : lines) {
     absl::StatusOr<Instruction> instruction = ParseInstruction(line);
     CHECK(instruction.ok());
-    if (instruction->peer != -1)
-      instruction->peer = layout.RankOf(instruction->peer, program.replica);
     program.instructions.push_back(*instruction);
   }
-  CountSlots(program);
-  SizeSlots(plan, program);
   return program;
 }
 
@@ -104,10 +87,11 @@ Plan MakeHandMadePlan(const ModelSpec& model, const Layout& layout,
   Plan plan;
   plan.model = model;
   plan.layout = layout;
-  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    const HandMadeStage& stage = stages[static_cast<size_t>(layout.StageOfRank(rank))];
-    plan.train.push_back(MakeProgram(plan, rank, stage, stage.train));
-    plan.evaluate.push_back(MakeProgram(plan, rank, stage, stage.evaluate));
+  for (int s = 0; s < layout.stages; ++s) {
+    const HandMadeStage& stage = stages[static_cast<size_t>(s)];
+    plan.train.push_back(MakeProgram(s, stage.units, stage.train));
+    plan.evaluate.push_back(MakeProgram(s, stage.units, stage.evaluate));
+    SetSlots(plan, plan.train.back(), plan.evaluate.back());
   }
   return plan;
 }
@@ -312,41 +296,27 @@ size_t Find(const Program& program, const std::string& text) {
   return 0;
 }
 
-namespace {
-
-template <typename Edit>
-void OnStage(Plan& plan, int stage, Edit edit) {
-  for (Program& program : plan.train) {
-    if (program.stage == stage) edit(program);
-  }
-}
-
-}  // namespace
-
 void Remove(Plan& plan, int stage, const std::string& text) {
-  OnStage(plan, stage, [&text](Program& program) {
-    program.instructions.erase(program.instructions.begin() +
-                               static_cast<ptrdiff_t>(Find(program, text)));
-  });
+  Program& program = plan.train[static_cast<size_t>(stage)];
+  program.instructions.erase(program.instructions.begin() +
+                             static_cast<ptrdiff_t>(Find(program, text)));
 }
 
 void Replace(Plan& plan, int stage, const std::string& text, const std::string& replacement) {
-  OnStage(plan, stage, [&](Program& program) {
-    Instruction& instruction = program.instructions[Find(program, text)];
-    Instruction other = ParseInstruction(replacement).value();
-    other.peer = instruction.peer;
-    instruction = other;
-  });
+  Program& program = plan.train[static_cast<size_t>(stage)];
+  Instruction& instruction = program.instructions[Find(program, text)];
+  Instruction other = ParseInstruction(replacement).value();
+  other.peer = instruction.peer;
+  instruction = other;
 }
 
 void MoveBefore(Plan& plan, int stage, const std::string& text, const std::string& before) {
-  OnStage(plan, stage, [&](Program& program) {
-    const size_t from = Find(program, text);
-    const Instruction moved = program.instructions[from];
-    program.instructions.erase(program.instructions.begin() + static_cast<ptrdiff_t>(from));
-    program.instructions.insert(
-        program.instructions.begin() + static_cast<ptrdiff_t>(Find(program, before)), moved);
-  });
+  Program& program = plan.train[static_cast<size_t>(stage)];
+  const size_t from = Find(program, text);
+  const Instruction moved = program.instructions[from];
+  program.instructions.erase(program.instructions.begin() + static_cast<ptrdiff_t>(from));
+  program.instructions.insert(
+      program.instructions.begin() + static_cast<ptrdiff_t>(Find(program, before)), moved);
 }
 
 }  // namespace esteira

@@ -10,16 +10,15 @@ namespace esteira {
 
 ModelSpec TinyModel(int64_t num_layers, bool tied);
 
-// A pipeline written by hand, by stage: held units and the lines of both programs. A peer is
-// written as a stage.
+// A pipeline written by hand, by stage: held units and the lines of both programs.
 struct HandMadeStage {
   std::vector<int> units;
   std::vector<std::string> train;
   std::vector<std::string> evaluate;
 };
 
-// The plan of `layout` in which every replica does what `stages` say. Slot classes are as large as
-// the instructions need.
+// The plan of `layout` in which every replica does what `stages` say. There is one slot class of
+// each kind, as large as the instructions need.
 Plan MakeHandMadePlan(const ModelSpec& model, const Layout& layout,
                       const std::vector<HandMadeStage>& stages);
 
@@ -44,7 +43,7 @@ Plan OnlyCompute(Plan plan);
 
 // Index of the instruction with this text; fails the test when there is none.
 size_t Find(const Program& program, const std::string& text);
-// On the ranks of one stage in all replicas, of the train programs. Peers are left out of `text`.
+// In the train program of one stage. Peers are left out of `text`.
 void Remove(Plan& plan, int stage, const std::string& text);
 void Replace(Plan& plan, int stage, const std::string& text, const std::string& replacement);
 void MoveBefore(Plan& plan, int stage, const std::string& text, const std::string& before);

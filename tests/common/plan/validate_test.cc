@@ -45,7 +45,6 @@ Names FailingChecks(const Plan& plan, Phase phase) {
       if (phase >= Phase::kZero) note(validate::CheckJoins(subject));
       if (phase >= Phase::kSlots) note(validate::CheckSlots(subject));
     }
-    if (phase >= Phase::kZero) note(validate::CheckReplicas(context, programs, train));
     if (phase >= Phase::kPointToPoint) note(validate::CheckDeadlock(context, programs, train));
   }
   return names;
@@ -107,7 +106,7 @@ TEST(ValidateTest, RefusesWhatAPhaseDoesNotHaveYet) {
   ExpectOnly(WithoutSlots(plan), "structure", "an op that this program has in this phase",
              Phase::kPointToPoint);
   ExpectOnly(OnlyExchanges(plan), "structure", "(1SEND_ACT0>1)", Phase::kExpanded);
-  ExpectOnly(OnlyCompute(OneRankPlan()), "structure", "train rank 0, instruction 1 (1F0)",
+  ExpectOnly(OnlyCompute(OneRankPlan()), "structure", "train stage 0, instruction 1 (1F0)",
              Phase::kGenerated);
 }
 
@@ -134,7 +133,7 @@ TEST(ValidateTest, Structure) {
        },
        "boundaries of 2 chunks ascending from 0 to 3, found 0,3,3"},
       {[](Plan& p) { p.layout.boundaries.clear(); }, "boundaries"},
-      {[](Plan& p) { p.evaluate.pop_back(); }, "4 programs to train"},
+      {[](Plan& p) { p.evaluate.pop_back(); }, "2 programs to train"},
       {[](Plan& p) {
          p.model.num_layers = 1 << 20, p.layout.boundaries = {0, 2, (1 << 20) + 2};
        },
@@ -149,21 +148,18 @@ TEST(ValidateTest, Structure) {
          p.layout.boundaries = {0, 1, 3};
        },
        "chunk 1 on one stage"},
-      {[](Plan& p) { p.train[2].rank = 1; }, "rank 2 of stage 0 and replica 1"},
-      {[](Plan& p) { p.evaluate[2].units = {0}; }, "the units that the first replica holds"},
-      {[](Plan& p) { p.train[3].micro_batches.pop_back(); }, "2 micro-batches, found 1"},
-      {[](Plan& p) { p.train[3].micro_batches[1].first_sample = 2; },
-       "micro-batch 1 of samples 3+1, found 2+1"},
+      {[](Plan& p) { p.train[1].stage = 0; }, "the program of stage 1"},
+      {[](Plan& p) { p.evaluate[0].units = {0}; }, "the units that the stage holds in training"},
       {[](Plan& p) { p.train[0].instructions[0].unit = 2; },
-       "a unit that this rank holds and computes"},
+       "a unit that this stage holds and computes"},
       {[](Plan& p) { p.train[0].instructions[0].unit = -1; },
-       "a unit that this rank holds and computes"},
+       "a unit that this stage holds and computes"},
       {[](Plan& p) { p.train[0].instructions[0].micro_batch = 2; }, "a micro-batch of the replica"},
       {[](Plan& p) { p.train[0].instructions[0].peer = 1; }, "no peer"},
       {[](Plan& p) { p.train[0].instructions[0].op = static_cast<Op>(99); }, "known ops only"},
-      {[](Plan& p) { p.train[0].instructions[2].peer = 0; }, "another rank as peer"},
-      {[](Plan& p) { p.train[0].instructions[2].peer = 4; }, "another rank as peer"},
-      {[](Plan& p) { Replace(p, 0, "0CLEAR", "2CLEAR"); }, "a unit that this rank holds"},
+      {[](Plan& p) { p.train[0].instructions[2].peer = 0; }, "another stage as peer"},
+      {[](Plan& p) { p.train[0].instructions[2].peer = 2; }, "another stage as peer"},
+      {[](Plan& p) { Replace(p, 0, "0CLEAR", "2CLEAR"); }, "a unit that this stage holds"},
       {[](Plan& p) { Replace(p, 0, "0CLEAR", "0CLEAR0"); }, "no micro-batch"},
       {[](Plan& p) { Replace(p, 0, "NORM", "0NORM"); }, "no unit"},
       {[](Plan& p) { Replace(p, 0, "0STEP", "0TIE_GRAD"); }, "an end of the tied table"},
@@ -181,7 +177,7 @@ TEST(ValidateTest, Structure) {
 TEST(ValidateTest, Coverage) {
   const std::pair<std::function<void(Plan&)>, const char*> faults[] = {
       {[](Plan& p) { Remove(p, 0, "1F1"); },
-       "train rank 0: expected one F of unit 1, micro-batch 1"},
+       "train stage 0: expected one F of unit 1, micro-batch 1"},
       {[](Plan& p) { Remove(p, 0, "1W1"); }, "one B, or one I and one W, of unit 1, micro-batch 1"},
       {[](Plan& p) { Remove(p, 0, "1I1"); }, "one B, or one I and one W, of unit 1, micro-batch 1"},
       {[](Plan& p) { Replace(p, 0, "0W1", "0B1"); },
@@ -195,7 +191,7 @@ TEST(ValidateTest, Coverage) {
       {[](Plan& p) { MoveBefore(p, 0, "2W0", "2I0"); }, "(2W0): expected it after 2I0"},
       {[](Plan& p) { MoveBefore(p, 0, "2I0", "2F0"); }, "(2I0): expected it after 2F0"},
       {[](Plan& p) { p.evaluate[0].instructions.pop_back(); },
-       "evaluate rank 0: expected one F of unit 2"},
+       "evaluate stage 0: expected one F of unit 2"},
   };
   for (const auto& [damage, what] : faults) {
     SCOPED_TRACE(what);
@@ -226,20 +222,28 @@ TEST(ValidateTest, Order) {
   }
 }
 
-// Both replicas exchange with each other: everything pairs, but with the wrong ranks.
+// The first and the last of four stages exchange as neighbours do: everything pairs, but with the
+// wrong stages.
 TEST(ValidateTest, Peers) {
-  Plan plan = OnlyExchanges(TwoStagePlan());
-  for (Program& program : plan.train) {
-    for (Instruction& instruction : program.instructions) {
-      if (IsPointToPoint(instruction.op)) instruction.peer = (instruction.peer + 2) % 4;
-    }
-  }
-  ExpectOnly(plan, "peers",
-             "train rank 0, instruction 2 (1SEND_ACT0>3): expected peer 1, which holds unit 2",
-             Phase::kPointToPoint);
+  Layout layout;
+  layout.stages = 3;
+  layout.SetPolicies({});
+  layout.boundaries = {0, 1, 2, 3};
+  layout.global_batch_size = layout.micro_batch_size = 1;
+  layout.sequence_length = 4;
+  Plan plan = OnlyExchanges(MakeHandMadePlan(
+      TinyModel(1, false), layout,
+      {{{0}, {"0F0", "0SEND_ACT0>2", "0RECV_GRAD0<1", "0B0"}, {"0F0", "0SEND_ACT0>1"}},
+       {{1},
+        {"1RECV_ACT0<0", "1F0", "1SEND_ACT0>2", "1RECV_GRAD0<2", "1B0", "1SEND_GRAD0>0"},
+        {"1RECV_ACT0<0", "1F0", "1SEND_ACT0>2"}},
+       {{2}, {"2RECV_ACT0<1", "2F0", "2B0", "2SEND_GRAD0>1"}, {"2RECV_ACT0<1", "2F0"}}}));
+  ExpectFirst(plan, "peers",
+              "train stage 0, instruction 1 (0SEND_ACT0>2): expected peer 1, which holds unit 1",
+              Phase::kPointToPoint);
   plan = OnlyExchanges(TwoStagePlan());
   Replace(plan, 0, "1RECV_GRAD0", "0RECV_GRAD0");
-  ExpectFirst(plan, "peers", "(0RECV_GRAD0<1): expected no exchange: unit 1 is on this rank",
+  ExpectFirst(plan, "peers", "(0RECV_GRAD0<1): expected no exchange: unit 1 is on this stage",
               Phase::kPointToPoint);
   plan = OnlyExchanges(TwoStagePlan());
   Replace(plan, 1, "2SEND_GRAD0", "2SEND_ACT0");
@@ -252,7 +256,7 @@ TEST(ValidateTest, TiePeers) {
   ExpectOnly(plan, "peers", "expected unit 4 without peer: both ends are here");
   plan = OneRankPlan();
   plan.train[0].instructions.push_back(ParseInstruction("4TIE_PARAM").value());
-  ExpectFirst(plan, "peers", "no copy between ends on one rank");
+  ExpectFirst(plan, "peers", "no copy between ends on one stage");
 }
 
 TEST(ValidateTest, Pairing) {
@@ -260,7 +264,7 @@ TEST(ValidateTest, Pairing) {
   Remove(plan, 0, "1SEND_ACT1");
   Remove(plan, 1, "2RECV_ACT1");
   ExpectOnly(plan, "pairing",
-             "train rank 0: expected one SEND_ACT of unit 1, micro-batch 1: rank 1 holds unit 2",
+             "train stage 0: expected one SEND_ACT of unit 1, micro-batch 1: stage 1 holds unit 2",
              Phase::kPointToPoint);
   plan = OnlyExchanges(TwoStagePlan());
   for (Program& program : plan.train) {
@@ -278,7 +282,7 @@ TEST(ValidateTest, Deadlock) {
   EXPECT_EQ(Validate(plan, Phase::kPointToPoint), absl::OkStatus());
   for (const char* text : {"2B0", "2SEND_GRAD0"}) MoveBefore(plan, 1, text, "2B1");
   ExpectOnly(plan, "deadlock",
-             "rank 1: instruction 2 (2RECV_ACT1<0) waits for rank 0 to reach 1SEND_ACT1>1",
+             "stage 1: instruction 2 (2RECV_ACT1<0) waits for stage 0 to reach 1SEND_ACT1>1",
              Phase::kPointToPoint);
   // The receiver takes them the other way round.
   plan = OnlyExchanges(TwoStagePlan());
@@ -289,7 +293,7 @@ TEST(ValidateTest, Deadlock) {
 TEST(ValidateTest, Gathered) {
   Plan plan = TwoStagePlan();
   Remove(plan, 0, "1GATHER");
-  ExpectOnly(plan, "gathered", "train rank 0: expected GATHER of unit 1 after its STEP");
+  ExpectOnly(plan, "gathered", "train stage 0: expected GATHER of unit 1 after its STEP");
   plan = TwoStagePlan();
   MoveBefore(plan, 0, "1GATHER", "NORM");
   ExpectOnly(plan, "gathered",
@@ -368,33 +372,17 @@ TEST(ValidateTest, NothingIsComputedAfterNorm) {
   const size_t norm = Find(plan.evaluate[0], "NORM");
   std::swap(instructions[norm], instructions[norm - 1]);
   ExpectOnly(plan, "reduction",
-             "evaluate rank 0, instruction 10 (2F1 x1 s0): expected it before NORM");
+             "evaluate stage 0, instruction 10 (2F1 x1 s0): expected it before NORM");
 }
 
-TEST(ValidateTest, Replicas) {
+TEST(ValidateTest, OneNorm) {
   Plan plan = TwoStagePlan();
   for (Program& program : plan.train)
     program.instructions.push_back(ParseInstruction("NORM").value());
-  ExpectOnly(plan, "replicas", "(NORM): expected one NORM");
+  ExpectOnly(plan, "reduction", "(NORM): expected it only once");
   plan = TwoStagePlan();
   for (Program& program : plan.evaluate) program.instructions.pop_back();
-  ExpectOnly(plan, "replicas", "evaluate rank 0: expected one NORM");
-  plan = TwoStagePlan();
-  std::vector<Instruction>& instructions = plan.train[2].instructions;
-  std::swap(instructions[Find(plan.train[2], "0GATHER")],
-            instructions[Find(plan.train[2], "1GATHER")]);
-  EXPECT_EQ(FailingChecks(plan, kLowered), (Names{"replicas", "deadlock"}));
-  ExpectFirst(plan, "replicas",
-              "train rank 2, instruction 19 (1GATHER): expected 0GATHER as on rank 0");
-}
-
-TEST(ValidateTest, ReplicasJoinTheSame) {
-  Plan plan = TwoStagePlan();
-  Program& program = plan.train[2];
-  program.instructions[Find(program, "0GATHER")].joined = true;
-  EXPECT_EQ(FailingChecks(plan, kLowered), (Names{"replicas", "deadlock"}));
-  ExpectFirst(plan, "replicas",
-              "train rank 2, instruction 19 (0GATHER +): expected 0GATHER as on rank 0");
+  ExpectOnly(plan, "reduction", "evaluate stage 0: expected one NORM");
 }
 
 TEST(ValidateTest, Joins) {
@@ -488,17 +476,38 @@ TEST(ValidateTest, SlotsOfParametersAndWindows) {
 }
 
 TEST(ValidateTest, SlotClasses) {
+  const auto changed = [](const std::function<void(Program&)>& change) {
+    Plan plan = TwoStagePlan();
+    change(plan.train[1]);
+    plan.evaluate[1].slots = plan.train[1].slots;
+    return plan;
+  };
+  ExpectOnly(changed([](Program& p) { --p.slots[0][0].bytes; }), "slots",
+             "(2RECV_ACT0<0 x0): expected activation slot 0 of at least 128 bytes, found 127");
+  ExpectOnly(changed([](Program& p) { p.slots[2][0].count = 1 << 30; }), "slots",
+             "train stage 1: expected 0 to 18 saved slots in all, found 0 and then 1073741824");
+  ExpectOnly(changed([](Program& p) {
+               p.slots[2].push_back({1, -1});
+             }),
+             "slots", "found 1 and then -1 of 1 bytes");
+  ExpectOnly(changed([](Program& p) { p.slots[2][0].bytes = -1; }), "slots", "of -1 bytes");
   Plan plan = TwoStagePlan();
-  --plan.train[1].slots[0].bytes;
-  ExpectOnly(
-      plan, "slots",
-      "train rank 1: expected 0 to 13 activation slots of at least 128 bytes, found 1 of 127");
-  plan = TwoStagePlan();
-  plan.evaluate[0].slots[2].count = 1 << 30;
-  ExpectOnly(plan, "slots", "evaluate rank 0");
-  plan = TwoStagePlan();
-  plan.evaluate[0].slots[2].count = -1;
-  ExpectOnly(plan, "slots", "found -1 of");
+  plan.evaluate[0].slots[2][0].count += 1;
+  ExpectOnly(plan, "slots", "evaluate stage 0: expected the slots that the stage has in training");
+}
+
+// The second class begins where the first ends, and each slot must hold what is put into it.
+TEST(ValidateTest, SlotsOfSeveralClasses) {
+  Plan plan = OneRankPlan();
+  std::vector<SlotClass>& windows = plan.train[0].slots[static_cast<size_t>(SlotKind::kWindow)];
+  const int64_t bytes = windows[0].bytes;
+  ASSERT_EQ(windows[0].count, 5);
+  windows = {{bytes, 3}, {bytes, 2}};
+  plan.evaluate[0].slots = plan.train[0].slots;
+  EXPECT_EQ(Validate(plan), absl::OkStatus());
+  plan.train[0].slots[static_cast<size_t>(SlotKind::kWindow)][1].bytes = 64;
+  plan.evaluate[0].slots = plan.train[0].slots;
+  ExpectOnly(plan, "slots", "(3CLEAR w3): expected window slot 3 of at least ");
 }
 
 // What nobody takes from its slot is left there.

@@ -129,7 +129,7 @@ TEST(LoweringTest, EveryPhaseIsValid) {
     const auto plan = MakeLowered(model, layout, phase);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(CountOps(plan->train[0], Op::kStep) > 0, phase >= Phase::kZero);
-    EXPECT_EQ(plan->train[0].slot_class(SlotKind::kActivation).count > 0, phase == Phase::kSlots);
+    EXPECT_EQ(plan->train[0].num_slots(SlotKind::kActivation) > 0, phase == Phase::kSlots);
   }
 }
 
@@ -137,10 +137,9 @@ TEST(LoweringTest, EmptyMicroBatchesStandAtTheEndOfAReplica) {
   const ModelSpec model = ToyModel(1, false);
   Layout layout = ToyLayout(model, 1, 3, 2, "1f1b");
   layout.global_batch_size = 7;  // micro-batches of 2, 2, 2, 1, and two empty ones
-  const auto plan = MakeLowered(model, layout);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto batches = [&](int rank) {
-    return plan->train[static_cast<size_t>(rank)].micro_batches;
+  const auto batches = [&](int replica) {
+    return std::vector<MicroBatch>{layout.MicroBatchOf(replica, 0),
+                                   layout.MicroBatchOf(replica, 1)};
   };
   EXPECT_EQ(batches(0), (std::vector<MicroBatch>{{0, 2}, {2, 2}}));
   EXPECT_EQ(batches(1), (std::vector<MicroBatch>{{4, 2}, {6, 1}}));
@@ -173,7 +172,7 @@ TEST(LoweringTest, OneRankReducesEachUnitOnceIntoTheSums) {
             "2CLEAR 1CLEAR 0CLEAR 2REDUCE 1REDUCE 0REDUCE");
   EXPECT_EQ(Text(plan->train[0], kEndOps), "NORM 0STEP 1STEP 2STEP");
   EXPECT_EQ(CountOps(plan->train[0], Op::kGather), 0);
-  EXPECT_EQ(plan->train[0].slot_class(SlotKind::kWindow).count, 0);
+  EXPECT_EQ(plan->train[0].num_slots(SlotKind::kWindow), 0);
 }
 
 TEST(LoweringTest, TiedTableOnOneRankIsAddedLocally) {
@@ -187,12 +186,12 @@ TEST(LoweringTest, TiedTableOnOneRankIsAddedLocally) {
   }
 }
 
-TEST(LoweringTest, TiedTableOnTwoRanksIsExchanged) {
+TEST(LoweringTest, TiedTableOnTwoStagesIsExchanged) {
   const ModelSpec model = ToyModel(1, true);
   const auto plan = MakeLowered(model, ToyLayout(model, 2, 2, 2, "1f1b", 3));
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(Text(plan->train[2], kEndOps), "3TIE_GRAD>3 NORM 0STEP 1STEP 3STEP 3TIE_PARAM>3");
-  EXPECT_EQ(Text(plan->train[3], kEndOps), "4TIE_GRAD>2 NORM 2STEP 4TIE_PARAM>2");
+  EXPECT_EQ(Text(plan->train[0], kEndOps), "3TIE_GRAD>1 NORM 0STEP 1STEP 3STEP 3TIE_PARAM>1");
+  EXPECT_EQ(Text(plan->train[1], kEndOps), "4TIE_GRAD>0 NORM 2STEP 4TIE_PARAM>0");
 }
 
 TEST(LoweringTest, UnitsWithoutParametersOnlyCompute) {
@@ -239,7 +238,7 @@ TEST(LoweringTest, SmallUnitsAreJoinedUpToABucket) {
     const Layout layout = ToyLayout(model, 1, 2, 2, "1f1b", zero);
     const auto plan = MakeLowered(model, layout);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_EQ(Text(plan->train[1], {Op::kReduce}),
+    EXPECT_EQ(Text(plan->train[0], {Op::kReduce}),
               "8REDUCE 7REDUCE + 6REDUCE + 5REDUCE 4REDUCE + 3REDUCE + 2REDUCE 1REDUCE 0REDUCE");
     // What is joined has moved to where its group runs: behind the last pass that it waits for.
     const std::vector<Instruction>& all = plan->train[0].instructions;
@@ -302,7 +301,7 @@ TEST(LoweringTest, WindowsOfGradients) {
       EXPECT_EQ(CountOps(plan->train[0], Op::kReduce), 3 * windows);
       EXPECT_EQ(CountOps(plan->train[0], Op::kClear), 3 * windows);
       const bool persistent = zero < 2 && windows == 1;
-      EXPECT_EQ(plan->train[0].slot_class(SlotKind::kWindow).count == 0, persistent);
+      EXPECT_EQ(plan->train[0].num_slots(SlotKind::kWindow) == 0, persistent);
     }
   }
 }
@@ -332,8 +331,9 @@ TEST(LoweringTest, GathersRunAheadIntoASecondBuffer) {
   const auto plan = MakeLowered(model, layout);
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (const Program& program : plan->train) {
-    EXPECT_EQ(program.slot_class(SlotKind::kParameters).count, 2);
-    EXPECT_EQ(program.slot_class(SlotKind::kWindow).count, 2);
+    // Of blocks; the embedding and the head have one of their own.
+    EXPECT_EQ(program.slot_classes(SlotKind::kParameters).back().count, 2);
+    EXPECT_EQ(program.slot_classes(SlotKind::kWindow).back().count, 2);
   }
 }
 
@@ -357,9 +357,9 @@ TEST(LoweringTest, RecomputationRebuildsBlocksOnly) {
       }
     }
   }
-  EXPECT_EQ(plan->train[0].slot_class(SlotKind::kSaved).count, 1);
+  EXPECT_EQ(plan->train[0].num_slots(SlotKind::kSaved), 1);
   EXPECT_EQ(CountOps(plan->evaluate[0], Op::kRecompute), 0);
-  EXPECT_EQ(plan->evaluate[0].slot_class(SlotKind::kSaved).count, 1);
+  EXPECT_EQ(plan->evaluate[0].num_slots(SlotKind::kSaved), 1);
 }
 
 TEST(LoweringTest, PeakOfActivations) {
@@ -374,29 +374,70 @@ TEST(LoweringTest, PeakOfActivations) {
           const int in_flight = std::string(schedule) == "gpipe"
                                     ? micro_batches
                                     : std::min(micro_batches, stages - program.stage);
-          EXPECT_EQ(program.slot_class(SlotKind::kSaved).count, in_flight * held);
+          EXPECT_EQ(program.num_slots(SlotKind::kSaved), in_flight * held);
           // Besides them what is on its way in or out.
-          EXPECT_GE(program.slot_class(SlotKind::kActivation).count, in_flight * held);
-          EXPECT_LE(program.slot_class(SlotKind::kActivation).count, in_flight * held + 2);
-          EXPECT_LE(program.slot_class(SlotKind::kGradient).count, 3);
+          EXPECT_GE(program.num_slots(SlotKind::kActivation), in_flight * held);
+          EXPECT_LE(program.num_slots(SlotKind::kActivation), in_flight * held + 2);
+          EXPECT_LE(program.num_slots(SlotKind::kGradient), 3);
         }
       }
     }
   }
 }
 
-TEST(LoweringTest, ReplicasDifferInRanksAndSamplesOnly) {
+// What a rank does does not depend on how many replicas there are, but for joined collectives and
+// slots, which follow the sizes of what is padded to the replicas.
+TEST(LoweringTest, ReplicasMakeAPlanNoLonger) {
   const ModelSpec model = ToyModel(4, true);
-  const auto plan = MakeLowered(model, ToyLayout(model, 3, 2, 4, "1f1b", 2));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto few = MakeLowered(model, ToyLayout(model, 3, 2, 4, "1f1b", 2), Phase::kOverlapped);
+  const auto many = MakeLowered(model, ToyLayout(model, 3, 5000, 4, "1f1b", 2), Phase::kOverlapped);
+  ASSERT_TRUE(few.ok() && many.ok());
+  ASSERT_EQ(many->train.size(), 3u);
   for (size_t stage = 0; stage < 3; ++stage) {
-    Program other = plan->train[3 + stage];
-    for (Instruction& instruction : other.instructions) {
-      if (instruction.peer >= 0) instruction.peer -= 3;
-    }
-    EXPECT_EQ(other.instructions, plan->train[stage].instructions);
-    EXPECT_EQ(other.slots, plan->train[stage].slots);
+    EXPECT_EQ(many->train[stage].instructions, few->train[stage].instructions);
+    EXPECT_EQ(many->evaluate[stage].instructions, few->evaluate[stage].instructions);
   }
+}
+
+// The logits of the head do not make the slots of the blocks as large; what is of about one size
+// shares slots.
+TEST(LoweringTest, SlotsComeInClassesWhereThatTakesLess) {
+  ModelSpec model = ToyModel(4, false);
+  model.vocab_size = 5000;
+  const Layout layout = ToyLayout(model, 2, 2, 4, "1f1b", 3, {.reduce_every = 1});
+  const auto plan = MakeLowered(model, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<UnitSpec> units = MakeUnits(model);
+  const auto classes = [&](SlotKind kind, size_t large, int32_t larges, int32_t smalls) {
+    const auto bytes = [&](size_t unit) {
+      return SlotBytes(model, layout, plan->precision, units[unit], kind);
+    };
+    EXPECT_GT(bytes(large), 2 * bytes(2));
+    return std::vector<SlotClass>{{bytes(large), larges}, {bytes(2), smalls}};
+  };
+  for (size_t stage : {0, 1}) {
+    const Program& program = plan->train[stage];
+    const size_t large = stage == 0 ? 0 : 5;
+    // One ahead; the embedding and the head are alone of their size.
+    for (SlotKind kind : {SlotKind::kParameters, SlotKind::kWindow}) {
+      EXPECT_EQ(program.slot_classes(kind), classes(kind, large, 1, 2)) << SlotKindName(kind);
+    }
+    EXPECT_EQ(program.slot_classes(SlotKind::kActivation).size(), 1u);
+    EXPECT_EQ(plan->evaluate[stage].slots, program.slots);
+  }
+  EXPECT_EQ(plan->train[1].slot_classes(SlotKind::kSaved), classes(SlotKind::kSaved, 5, 1, 2));
+}
+
+// Recomputed blocks can lie where the logits lay: one slot takes less than two.
+TEST(LoweringTest, OneClassOfSlotsWhereThatTakesLess) {
+  ModelSpec model = ToyModel(4, false);
+  model.vocab_size = 5000;
+  const Layout layout = ToyLayout(model, 1, 1, 4, "1f1b", 0, {.recompute = true});
+  const auto plan = MakeLowered(model, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t head =
+      SlotBytes(model, layout, plan->precision, MakeUnits(model)[5], SlotKind::kSaved);
+  EXPECT_EQ(plan->train[0].slot_classes(SlotKind::kSaved), (std::vector<SlotClass>{{head, 1}}));
 }
 
 TEST(LoweringTest, RefusesBrokenLayouts) {

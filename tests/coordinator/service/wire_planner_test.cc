@@ -52,9 +52,9 @@ TEST(WirePlanner, RefusesWhatIsNoJob) {
 TEST(WirePlanner, RefusesMoreRanksThanAJobMayHave) {
   WirePlanner planner(PlanForThree);
   v1::JobSpec spec = Tiny();
-  spec.mutable_parallelism()->set_replicas(2048);
+  spec.mutable_parallelism()->set_replicas(32768);
   EXPECT_TRUE(planner.Check(spec.SerializeAsString()).ok());
-  spec.mutable_parallelism()->set_replicas(2049);  // two stages each
+  spec.mutable_parallelism()->set_replicas(32769);  // two stages each
   EXPECT_EQ(planner.Check(spec.SerializeAsString()).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

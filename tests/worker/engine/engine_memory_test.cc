@@ -71,11 +71,12 @@ TEST_P(MemoryTest, WhatIsAllocatedIsWhatWasPlanned) {
   LocalCluster& cluster = **made;
   const Plan& plan = cluster.plan();
   const auto check = [&] {
-    for (size_t r = 0; r < plan.train.size(); ++r) {
-      const MemoryUse measured = Measured(cluster.device(static_cast<int>(r)));
-      const MemoryUse formula = ByFormula(plan, plan.train[r]);
-      EXPECT_EQ(measured, plan.prediction.memory[r]) << "rank " << r;
-      EXPECT_EQ(measured, CountMemory(plan, plan.train[r], plan.evaluate[r])) << "rank " << r;
+    for (int r = 0; r < cluster.num_ranks(); ++r) {
+      const auto stage = static_cast<size_t>(plan.layout.StageOfRank(r));
+      const MemoryUse measured = Measured(cluster.device(r));
+      const MemoryUse formula = ByFormula(plan, plan.train[stage]);
+      EXPECT_EQ(measured, plan.prediction.memory[stage]) << "rank " << r;
+      EXPECT_EQ(measured, CountMemory(plan, plan.train[stage])) << "rank " << r;
       EXPECT_EQ(measured.parameters, formula.parameters) << "rank " << r;
       EXPECT_EQ(measured.gradients, formula.gradients) << "rank " << r;
       EXPECT_EQ(measured.optimizer, formula.optimizer) << "rank " << r;

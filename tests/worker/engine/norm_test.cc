@@ -26,22 +26,16 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 Plan SmallPlan() {
   Plan plan;
   plan.model.num_layers = 3;
+  plan.layout.stages = 2;
   plan.layout.replicas = 2;
   plan.layout.global_batch_size = 4;
   plan.layout.micro_batch_size = 1;
   return plan;
 }
 
-Program ProgramOf(int rank, int replica) {
-  Program program;
-  program.rank = rank;
-  program.replica = replica;
-  return program;
-}
-
-FirstPlace Place(int rank, int replica, Op op, int unit, int micro_batch) {
-  return PlaceOf(SmallPlan(), ProgramOf(rank, replica),
-                 {.op = op, .unit = unit, .micro_batch = micro_batch});
+// On `rank` of two stages' two replicas.
+FirstPlace Place(int rank, Op op, int unit, int micro_batch) {
+  return PlaceOf(SmallPlan(), rank, {.op = op, .unit = unit, .micro_batch = micro_batch});
 }
 
 TEST(ContributionTest, SurvivesTheWire) {
@@ -49,7 +43,7 @@ TEST(ContributionTest, SurvivesTheWire) {
   contribution.AddSquares(std::vector<double>{1e300, 1e-300, 3}, {});
   contribution.AddLoss({.loss = 1.25, .valid_tokens = 7}, {});
   contribution.refused = 9;
-  contribution.non_finite = Place(1, 0, Op::kBackward, 2, 1);
+  contribution.non_finite = Place(1, Op::kBackward, 2, 1);
   const Contribution read = RoundTrip(contribution);
   EXPECT_EQ(read.squares.Value(), contribution.squares.Value());
   EXPECT_EQ(read.loss.Value(), 1.25);
@@ -74,7 +68,7 @@ TEST(ContributionTest, ARefusedPartMakesTheNormInfiniteOnEveryRank) {
   fine.AddSquares(std::vector<double>{4}, {});
   fine.AddLoss({.loss = 2, .valid_tokens = 2}, {});
   refused.refused = 1;
-  refused.non_finite = Place(1, 1, Op::kBackward, 3, 0);
+  refused.non_finite = Place(1, Op::kBackward, 3, 0);
   fine.Add(RoundTrip(refused));
   const Agreement agreement = Agree(fine, kNoLimit);
   EXPECT_EQ(agreement.loss, 1);
@@ -99,7 +93,7 @@ TEST(ContributionTest, OrderOfRanksChangesNoBit) {
 
 TEST(ContributionTest, SquaresThatAreNotFiniteNameTheirUnit) {
   Contribution contribution;
-  const FirstPlace place = Place(3, 1, Op::kReduce, 4, -1);
+  const FirstPlace place = Place(3, Op::kReduce, 4, -1);
   contribution.AddSquares(std::vector<double>{1, kInfinity, 2}, place);
   EXPECT_EQ(contribution.non_finite.place.rank, 3);
   EXPECT_EQ(contribution.non_finite.place.unit, 4);
@@ -109,12 +103,12 @@ TEST(ContributionTest, SquaresThatAreNotFiniteNameTheirUnit) {
 
 TEST(PlaceTest, ComesInTheOrderOfOneRank) {
   const std::vector<FirstPlace> in_order = {
-      Place(0, 0, Op::kForward, 0, 0),  Place(1, 0, Op::kForward, 4, 0),
-      Place(1, 0, Op::kBackward, 4, 0), Place(0, 0, Op::kBackwardInput, 1, 0),
-      Place(0, 0, Op::kForward, 0, 1),  Place(0, 0, Op::kBackward, 0, 1),
-      Place(2, 1, Op::kForward, 0, 0),  Place(2, 1, Op::kForward, 1, 1),
-      Place(0, 0, Op::kReduce, 0, -1),  Place(3, 1, Op::kReduce, 4, -1),
-      Place(0, 0, Op::kReduce, 5, -1)};
+      Place(0, Op::kForward, 0, 0),  Place(1, Op::kForward, 4, 0),
+      Place(1, Op::kBackward, 4, 0), Place(0, Op::kBackwardInput, 1, 0),
+      Place(0, Op::kForward, 0, 1),  Place(0, Op::kBackward, 0, 1),
+      Place(2, Op::kForward, 0, 0),  Place(2, Op::kForward, 1, 1),
+      Place(0, Op::kReduce, 0, -1),  Place(3, Op::kReduce, 4, -1),
+      Place(0, Op::kReduce, 5, -1)};
   for (size_t i = 1; i < in_order.size(); ++i) {
     EXPECT_LT(in_order[i - 1].order, in_order[i].order) << i;
   }
@@ -145,7 +139,7 @@ TEST(AgreeTest, WithoutValidTokensThereIsNoUpdate) {
 
 TEST(AgreeTest, ALossThatIsNotFiniteStopsTheUpdateAndNamesItsPlace) {
   Contribution total;
-  total.AddLoss({.loss = kNaN, .valid_tokens = 2}, Place(1, 0, Op::kForward, 4, 1));
+  total.AddLoss({.loss = kNaN, .valid_tokens = 2}, Place(1, Op::kForward, 4, 1));
   const Agreement agreement = Agree(total, kNoLimit);
   EXPECT_TRUE(std::isnan(agreement.loss));
   EXPECT_FALSE(agreement.update);
@@ -157,7 +151,7 @@ TEST(AgreeTest, ALossThatIsNotFiniteStopsTheUpdateAndNamesItsPlace) {
 TEST(AgreeTest, AFindingThatReachesNeitherLossNorNormIsNoReasonToSkip) {
   Contribution total;
   total.AddLoss({.loss = 1, .valid_tokens = 1}, {});
-  total.non_finite = Place(0, 0, Op::kForward, 0, 0);
+  total.non_finite = Place(0, Op::kForward, 0, 0);
   const Agreement agreement = Agree(total, kNoLimit);
   EXPECT_TRUE(agreement.update);
   EXPECT_FALSE(agreement.non_finite.found);

@@ -11,9 +11,9 @@ using ::testing::HasSubstr;
 // One slot of each kind, and a step that fills and empties every one of them.
 Program FullStep() {
   Program program;
-  program.slots.fill({.bytes = 64, .count = 1});
-  program.slots[static_cast<size_t>(SlotKind::kActivation)].count = 2;
-  program.slots[static_cast<size_t>(SlotKind::kGradient)].count = 2;
+  program.slots.fill({{.bytes = 64, .count = 1}});
+  program.slots[static_cast<size_t>(SlotKind::kActivation)].push_back({.bytes = 32, .count = 1});
+  program.slots[static_cast<size_t>(SlotKind::kGradient)][0].count = 2;
   program.instructions = {{.op = Op::kGather, .slot = 0},
                           {.op = Op::kRecvAct, .x = 0},
                           {.op = Op::kForward, .x = 0, .y = 1},

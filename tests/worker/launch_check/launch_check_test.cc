@@ -182,9 +182,10 @@ TEST(LaunchCheckTest, ToysKeepTheProgramsAndAreNarrow) {
   const Toy toy = AtToyWidth(job, *plan, Numerics::kExact, Precision::kFp32, 100);
   EXPECT_TRUE(Validate(toy.plan).ok()) << Validate(toy.plan);
   EXPECT_EQ(toy.plan.train.size(), plan->train.size());
-  for (size_t rank = 0; rank < plan->train.size(); ++rank) {
-    EXPECT_EQ(toy.plan.train[rank].instructions, plan->train[rank].instructions);
-    EXPECT_EQ(toy.plan.train[rank].micro_batches, plan->train[rank].micro_batches);
+  EXPECT_EQ(toy.plan.layout.num_micro_batches(), plan->layout.num_micro_batches());
+  for (size_t stage = 0; stage < plan->train.size(); ++stage) {
+    EXPECT_EQ(toy.plan.train[stage].instructions, plan->train[stage].instructions);
+    EXPECT_EQ(toy.plan.evaluate[stage].instructions, plan->evaluate[stage].instructions);
   }
   EXPECT_EQ(toy.plan.model.num_layers, plan->model.num_layers);
   EXPECT_LT(CountParameters(toy.plan.model), 20000);
