@@ -258,17 +258,15 @@ void Controller::NoteLines(const absl::Status& status) {
 
 void Controller::UpdateGauges() {
   std::map<std::string, int64_t> jobs;
-  std::map<WorkerState, int64_t> workers;
   for (const auto& [id, active] : state_.jobs) {
     if (!IsTerminal(active.job.state)) ++jobs[JobStateName(active.job.state)];
   }
-  for (const auto& [id, worker] : state_.membership.workers()) ++workers[worker.state()];
   for (const JobState state : kJobStates) {
     const std::string name = JobStateName(state);
     parts_.metrics.SetJobs(name, IsTerminal(state) ? state_.ended_jobs[state] : jobs[name]);
   }
   for (const WorkerState state : {WorkerState::kIdle, WorkerState::kBusy, WorkerState::kLost}) {
-    parts_.metrics.SetWorkers(WorkerStateName(state), workers[state]);
+    parts_.metrics.SetWorkers(WorkerStateName(state), state_.membership.Count(state));
   }
 }
 

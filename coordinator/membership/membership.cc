@@ -38,19 +38,22 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
         "worker ", description.id, " is connected already; give this one another --id"));
   }
   Registration result;
-  WorkerRecord& worker = workers_[description.id];
+  const auto [entry, added] = workers_.try_emplace(description.id);
+  WorkerRecord& worker = entry->second;
+  if (added) ++counts_[static_cast<size_t>(worker.state())];
   result.replaced_session = worker.session;
-  const bool known = !worker.description.id.empty();
-  if (known && worker.description.incarnation != description.incarnation) {
-    result.abandoned = std::exchange(worker.assignment, std::nullopt);
-    retired.push_back(worker.description.incarnation);
-    if (retired.size() > kMaxRetired) retired.pop_front();
-  }
-  worker.description = description;
-  worker.session = session;
-  worker.last_seen = now;
-  worker.lost = false;
-  worker.message.clear();
+  Change(worker, [&] {
+    if (!added && worker.description.incarnation != description.incarnation) {
+      result.abandoned = std::exchange(worker.assignment, std::nullopt);
+      retired.push_back(worker.description.incarnation);
+      if (retired.size() > kMaxRetired) retired.pop_front();
+    }
+    worker.description = description;
+    worker.last_seen = now;
+    worker.lost = false;
+    worker.message.clear();
+  });
+  SetSession(worker, session);
   quiet_until_ = std::min(quiet_until_, DueTime(worker));
   return result;
 }
@@ -80,24 +83,45 @@ void Membership::RenewLeases(absl::Time now) {
   }
 }
 
-void Membership::Disconnect(int64_t session) {
-  for (auto& [id, worker] : workers_) {
-    if (worker.session == session) worker.session = 0;
+template <typename Edit>
+void Membership::Change(WorkerRecord& worker, const Edit& edit) {
+  --counts_[static_cast<size_t>(worker.state())];
+  edit();
+  ++counts_[static_cast<size_t>(worker.state())];
+}
+
+void Membership::SetSession(WorkerRecord& worker, int64_t session) {
+  const auto before = worker_of_session_.find(worker.session);
+  if (before != worker_of_session_.end() && before->second == worker.description.id) {
+    worker_of_session_.erase(before);
   }
+  worker.session = session;
+  if (session != 0) worker_of_session_[session] = worker.description.id;
+}
+
+void Membership::Disconnect(int64_t session) {
+  const auto found = worker_of_session_.find(session);
+  if (found != worker_of_session_.end()) SetSession(workers_.at(found->second), 0);
 }
 
 void Membership::Assign(const std::string& id, const Assignment& assignment) {
-  workers_.at(id).assignment = assignment;
+  WorkerRecord& worker = workers_.at(id);
+  Change(worker, [&] { worker.assignment = assignment; });
 }
 
-void Membership::Release(const std::string& id) { workers_.at(id).assignment.reset(); }
+void Membership::Release(const std::string& id) {
+  WorkerRecord& worker = workers_.at(id);
+  Change(worker, [&] { worker.assignment.reset(); });
+}
 
 void Membership::MarkLost(const std::string& id, const std::string& reason) {
   WorkerRecord& worker = workers_.at(id);
-  worker.lost = true;
-  worker.session = 0;
-  worker.assignment.reset();
-  worker.message = reason;
+  Change(worker, [&] {
+    worker.lost = true;
+    worker.assignment.reset();
+    worker.message = reason;
+  });
+  SetSession(worker, 0);
   quiet_until_ = std::min(quiet_until_, DueTime(worker));
 }
 
@@ -108,11 +132,16 @@ void Membership::AddLost(const std::string& id, const std::string& reason, absl:
   it->second.last_seen = now;
   it->second.lost = true;
   it->second.message = reason;
+  ++counts_[static_cast<size_t>(it->second.state())];
   quiet_until_ = std::min(quiet_until_, DueTime(it->second));
 }
 
 void Membership::Forget(const std::string& id) {
-  workers_.erase(id);
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return;
+  --counts_[static_cast<size_t>(found->second.state())];
+  SetSession(found->second, 0);
+  workers_.erase(found);
   retired_.erase(id);
 }
 
@@ -147,12 +176,6 @@ std::vector<std::string> Membership::ListAvailable(absl::Time now) const {
     }
   }
   return ids;
-}
-
-int Membership::CountPresent() const {
-  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
-    return entry.second.state() != WorkerState::kLost;
-  }));
 }
 
 }  // namespace esteira

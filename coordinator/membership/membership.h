@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +17,7 @@
 namespace esteira {
 
 enum class WorkerState { kIdle, kBusy, kLost };
+inline constexpr size_t kNumWorkerStates = 3;
 const char* WorkerStateName(WorkerState state);  // "IDLE"
 
 // What a worker says of itself when it registers. `incarnation` names one life of its process.
@@ -100,7 +104,8 @@ class Membership {
   Assessment AssessWorker(const WorkerRecord& worker, absl::Time now) const;
   // Idle, connected and beyond suspicion, by id.
   std::vector<std::string> ListAvailable(absl::Time now) const;
-  int CountPresent() const;  // not lost
+  int Count(WorkerState state) const { return counts_[static_cast<size_t>(state)]; }
+  int CountPresent() const { return Count(WorkerState::kIdle) + Count(WorkerState::kBusy); }
 
  private:
   static constexpr size_t kMaxRetired = 16;
@@ -108,12 +113,20 @@ class Membership {
   bool IsHeldByAnother(const WorkerRecord& worker, const WorkerDescription& newcomer,
                        int64_t session, absl::Time now) const;
 
+  // Edits a worker that is counted, and counts it anew.
+  template <typename Edit>
+  void Change(WorkerRecord& worker, const Edit& edit);
+  void SetSession(WorkerRecord& worker, int64_t session);
+
   // When silence changes something about a worker.
   absl::Time DueTime(const WorkerRecord& worker) const;
 
   const Options options_;
   absl::Time quiet_until_ = absl::InfiniteFuture();
   std::map<std::string, WorkerRecord> workers_;
+  // What is asked at every turn must not take a look at every worker.
+  std::array<int, kNumWorkerStates> counts_{};
+  std::unordered_map<int64_t, std::string> worker_of_session_;
   std::map<std::string, std::deque<uint64_t>> retired_;  // replaced incarnations, the latest last
 };
 

@@ -145,6 +145,52 @@ TEST(Membership, OnlyIdleConnectedAndUnsuspectedWorkersAreAvailable) {
   EXPECT_FALSE(membership.Touch("silent", 1, 's', now)) << "a lost worker registers again first";
 }
 
+// Whatever happens to workers, what is kept is what a look at every one of them would find.
+TEST(Membership, CountsAndSessionsAreThoseOfAllWorkers) {
+  Membership membership = Make();
+  uint64_t random = 5;
+  const auto draw = [&random](uint64_t below) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return (random >> 33) % below;
+  };
+  int64_t session = 0;
+  for (int turn = 0; turn < 4000; ++turn) {
+    const std::string id(1, static_cast<char>('a' + draw(6)));
+    const WorkerRecord* worker = membership.Find(id);
+    const absl::Time now = kStart + absl::Seconds(turn);
+    switch (draw(7)) {
+      case 0:
+      case 1: (void)membership.Register(Describe(id, 1 + draw(9)), ++session, now); break;
+      case 2:
+        if (worker != nullptr) membership.Assign(id, {"job", 1, 0});
+        break;
+      case 3:
+        if (worker != nullptr) membership.Release(id);
+        break;
+      case 4:
+        if (worker != nullptr) membership.MarkLost(id, "silent");
+        break;
+      case 5: membership.AddLost(id, "gone", now); break;
+      case 6: {
+        const int64_t ended = 1 + static_cast<int64_t>(draw(static_cast<uint64_t>(session) + 2));
+        membership.Disconnect(ended);
+        for (const auto& [name, record] : membership.workers()) EXPECT_NE(record.session, ended);
+        if (draw(4) == 0) membership.Forget(id);
+        break;
+      }
+    }
+    std::array<int, kNumWorkerStates> found{};
+    for (const auto& [name, record] : membership.workers()) {
+      ++found[static_cast<size_t>(record.state())];
+    }
+    for (const WorkerState state : {WorkerState::kIdle, WorkerState::kBusy, WorkerState::kLost}) {
+      ASSERT_EQ(membership.Count(state), found[static_cast<size_t>(state)]) << "turn " << turn;
+    }
+    ASSERT_EQ(membership.CountPresent(), found[0] + found[1]);
+  }
+  EXPECT_GT(membership.workers().size(), 0u);
+}
+
 TEST(Membership, ALateMessageDoesNotShortenTheLease) {
   Membership membership = Make();
   ASSERT_TRUE(membership.Register(Describe("w", 1), 1, kStart + absl::Seconds(5)).ok());
