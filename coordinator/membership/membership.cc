@@ -38,12 +38,13 @@ absl::StatusOr<Membership::Registration> Membership::Register(const WorkerDescri
         "worker ", description.id, " is connected already; give this one another --id"));
   }
   Registration result;
-  const auto [entry, added] = workers_.try_emplace(description.id);
-  WorkerRecord& worker = entry->second;
-  if (added) ++counts_[static_cast<size_t>(worker.state())];
+  const auto entry = workers_.try_emplace(description.id);
+  WorkerRecord& worker = entry.first->second;
+  const bool known = !entry.second;
+  if (!known) ++counts_[static_cast<size_t>(worker.state())];
   result.replaced_session = worker.session;
   Change(worker, [&] {
-    if (!added && worker.description.incarnation != description.incarnation) {
+    if (known && worker.description.incarnation != description.incarnation) {
       result.abandoned = std::exchange(worker.assignment, std::nullopt);
       retired.push_back(worker.description.incarnation);
       if (retired.size() > kMaxRetired) retired.pop_front();
