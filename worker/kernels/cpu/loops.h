@@ -109,6 +109,7 @@ struct PanelResult {
   float* wide = nullptr;
   int64_t stride = 0;
   bool accumulate = false;
+  bool past_caches = false;  // wide, aligned to 64 bytes and assigned: not read again soon
 };
 
 // sums (+)= left right, over `steps` of depth. The sums of a pair of panels are kPanelSums

@@ -17,6 +17,7 @@ float FiniteMax(const T* x, int64_t columns) {
   const int64_t whole = columns / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
     const V v = Load(x + i);
+    AskAhead(x + i);
     max = Max(v, max);
     poison += Poison(v);
   }
@@ -55,7 +56,7 @@ double CrossEntropyRow(T* logits, int64_t columns, int64_t target, bool gradient
   if (!gradient) return loss;
   const float at_target = __builtin_expf(ToFloat(logits[target]) - max);
   const auto scale = static_cast<float>(1.0 / sum);
-  ForEachGroup(0, columns, [=](auto load, auto store) {
+  ForEachStreamed(0, columns, [=](auto load, auto store) {
     store(logits, ExpUpTo88(load(static_cast<const T*>(logits)) - max) * scale);
   });
   const auto p = static_cast<double>(at_target) / sum;

@@ -11,7 +11,7 @@ namespace {
 template <typename T>
 float MeanOfRow(const T* x, int64_t columns) {
   V sum{};
-  ForEachGroup(0, columns, [&](auto load, auto) { sum += load(x); });
+  ForEachStreamed(0, columns, [&](auto load, auto) { sum += load(x); });
   return SumLanes(sum) / static_cast<float>(columns);
 }
 
@@ -20,6 +20,7 @@ float MeanSquareOfRow(const T* x, float mean, int64_t columns) {
   V sum{};
   const int64_t whole = columns / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
+    AskAhead(x + i);
     const V d = Load(x + i) - mean;
     sum += d * d;
   }
@@ -42,11 +43,11 @@ void NormForward(const NormRows<T>& norm) {
     norm.rstd[r] = rstd;
     const T* b = norm.b;
     if (b == nullptr) {
-      ForEachGroup(0, norm.columns, [=, w = norm.w](auto load, auto store) {
+      ForEachStreamed(0, norm.columns, [=, w = norm.w](auto load, auto store) {
         store(y, (load(x) - mean) * rstd * load(w));
       });
     } else {
-      ForEachGroup(0, norm.columns, [=, w = norm.w](auto load, auto store) {
+      ForEachStreamed(0, norm.columns, [=, w = norm.w](auto load, auto store) {
         store(y, (load(x) - mean) * rstd * load(w) + load(b));
       });
     }
@@ -65,7 +66,7 @@ void NormBackwardInput(const NormRows<T>& norm) {
     const float rstd = norm.rstd[r];
     V sum_g{};
     V sum_g_xhat{};
-    ForEachGroup(0, norm.columns, [&](auto load, auto) {
+    ForEachStreamed(0, norm.columns, [&](auto load, auto) {
       const V g = load(dy) * load(w);
       sum_g += g;
       sum_g_xhat += g * (load(x) - mean) * rstd;
@@ -73,7 +74,7 @@ void NormBackwardInput(const NormRows<T>& norm) {
     const auto columns = static_cast<float>(norm.columns);
     const float mean_g = norm.mean == nullptr ? 0.0f : SumLanes(sum_g) / columns;
     const float mean_g_xhat = SumLanes(sum_g_xhat) / columns;
-    ForEachGroup(0, norm.columns, [=](auto load, auto store) {
+    ForEachStreamed(0, norm.columns, [=](auto load, auto store) {
       const V xhat = (load(x) - mean) * rstd;
       store(dx, rstd * (load(dy) * load(w) - mean_g - xhat * mean_g_xhat));
     });
@@ -82,24 +83,32 @@ void NormBackwardInput(const NormRows<T>& norm) {
 
 template <typename T>
 void NormBackwardWeight(const NormColumns<T>& norm) {
-  ForEachGroup(norm.begin, norm.end, [&norm](auto load, auto store) {
-    V total_w{};
-    V total_b{};
+  ForEachColumnBlock(norm.begin, norm.end, [&norm](auto groups, auto load, auto store) {
+    constexpr int kGroups = decltype(groups)::kCount;
+    V total_w[kGroups] = {};
+    V total_b[kGroups] = {};
     for (int64_t first = 0; first < norm.rows; first += kRowsOfRun) {
       const int64_t last = first + kRowsOfRun < norm.rows ? first + kRowsOfRun : norm.rows;
-      V run_w{};
-      V run_b{};
+      V run_w[kGroups] = {};
+      V run_b[kGroups] = {};
       for (int64_t r = first; r < last; ++r) {
         const float mean = norm.mean == nullptr ? 0.0f : norm.mean[r];
-        const V dy = load(norm.dy + r * norm.columns);
-        run_w += dy * ((load(norm.x + r * norm.columns) - mean) * norm.rstd[r]);
-        run_b += dy;
+        const float rstd = norm.rstd[r];
+        for (int g = 0; g < kGroups; ++g) {
+          const V dy = load(norm.dy + r * norm.columns, g, norm.columns);
+          run_w[g] += dy * ((load(norm.x + r * norm.columns, g, norm.columns) - mean) * rstd);
+          run_b[g] += dy;
+        }
       }
-      total_w += run_w;
-      total_b += run_b;
+      for (int g = 0; g < kGroups; ++g) {
+        total_w[g] += run_w[g];
+        total_b[g] += run_b[g];
+      }
     }
-    store(norm.dw, load(norm.dw) + total_w);
-    if (norm.db != nullptr) store(norm.db, load(norm.db) + total_b);
+    for (int g = 0; g < kGroups; ++g) {
+      store(norm.dw, g, load(norm.dw, g) + total_w[g]);
+      if (norm.db != nullptr) store(norm.db, g, load(norm.db, g) + total_b[g]);
+    }
   });
 }
 

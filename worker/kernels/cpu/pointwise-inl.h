@@ -7,39 +7,80 @@ namespace {
 
 template <typename T>
 void ToFp32(const T* from, float* to, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) { store(to, load(from)); });
+  ForEachStreamed(0, n, [=](auto load, auto store) { store(to, load(from)); });
 }
 
 template <typename T>
 void FromFp32(const float* from, T* to, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) { store(to, load(from)); });
+  ForEachStreamed(0, n, [=](auto load, auto store) { store(to, load(from)); });
 }
 
 template <typename T>
 void AddLoop(const T* a, const T* b, T* sum, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) { store(sum, load(a) + load(b)); });
+  ForEachStreamed(0, n, [=](auto load, auto store) { store(sum, load(a) + load(b)); });
 }
 
 template <typename T>
 void AccumulateLoop(const T* x, float* sum, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) { store(sum, load(sum) + load(x)); });
+  ForEachStreamed(0, n, [=](auto load, auto store) { store(sum, load(sum) + load(x)); });
 }
 
 // Sums are formed in runs of this many rows, and the runs added up: the rounding error grows with
 // neither alone.
 constexpr int64_t kRowsOfRun = 64;
 
+// Groups of columns that go down the rows together, so that each row gives whole cache lines.
+#if defined(__AVX512F__)
+constexpr int kGroupsOfBlock = 4;
+#else
+constexpr int kGroupsOfBlock = 2;
+#endif
+
+template <int kGroups>
+struct Groups {
+  static constexpr int kCount = kGroups;
+};
+
+// Going down the rows, they are asked for this many before they are read.
+constexpr int64_t kRowsAhead = 16;
+
+// Calls body(groups, load, store) for every block of columns of a matrix, a type Groups<n>;
+// load(p, g) and store(p, g, v) reach group g of row p, load(p, g, stride) of rows that follow each
+// other.
+template <typename Body>
+ESTEIRA_INLINE void ForEachColumnBlock(int64_t begin, int64_t end, Body body) {
+  constexpr int64_t kColumns = kGroupsOfBlock * kLanes;
+  int64_t i = begin;
+  for (; i + kColumns <= end; i += kColumns) {
+    body(
+        Groups<kGroupsOfBlock>{},
+        [i](const auto* p, int g, int64_t stride = 0) {
+          if (stride > 0) __builtin_prefetch(p + i + g * kLanes + kRowsAhead * stride);
+          return Load(p + i + g * kLanes);
+        },
+        [i](auto* p, int g, V v) { Store(p + i + g * kLanes, v); });
+  }
+  ForEachGroup(i, end, [&](auto load, auto store) {
+    body(
+        Groups<1>{}, [&](const auto* p, int, int64_t = 0) { return load(p); },
+        [&](auto* p, int, V v) { store(p, v); });
+  });
+}
+
 template <typename T>
 void ColumnSums(RowsOf<const T> x, int64_t rows, int64_t begin, int64_t end, float* sums) {
-  ForEachGroup(begin, end, [=](auto load, auto store) {
-    V total{};
+  ForEachColumnBlock(begin, end, [=](auto groups, auto load, auto store) {
+    constexpr int kGroups = decltype(groups)::kCount;
+    V total[kGroups] = {};
     for (int64_t first = 0; first < rows; first += kRowsOfRun) {
       const int64_t last = first + kRowsOfRun < rows ? first + kRowsOfRun : rows;
-      V run{};
-      for (int64_t r = first; r < last; ++r) run += load(x.row(r));
-      total += run;
+      V run[kGroups] = {};
+      for (int64_t r = first; r < last; ++r) {
+        for (int g = 0; g < kGroups; ++g) run[g] += load(x.row(r), g, x.stride);
+      }
+      for (int g = 0; g < kGroups; ++g) total[g] += run[g];
     }
-    store(sums, load(sums) + total);
+    for (int g = 0; g < kGroups; ++g) store(sums, g, load(sums, g) + total[g]);
   });
 }
 
@@ -54,7 +95,7 @@ ESTEIRA_INLINE V GeluGate(V x) {
 
 template <typename T>
 void GeluForwardLoop(const T* x, T* y, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) {
+  ForEachStreamed(0, n, [=](auto load, auto store) {
     const V v = load(x);
     store(y, v * GeluGate(v));
   });
@@ -65,7 +106,7 @@ constexpr float kGeluSaturated = 20.0f;
 
 template <typename T>
 void GeluBackwardLoop(const T* dy, const T* x, T* dx, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) {
+  ForEachStreamed(0, n, [=](auto load, auto store) {
     const V v = load(x);
     V c = v > kGeluSaturated ? Splat(kGeluSaturated) : v;
     c = c < -kGeluSaturated ? Splat(-kGeluSaturated) : c;
@@ -77,7 +118,7 @@ void GeluBackwardLoop(const T* dy, const T* x, T* dx, int64_t n) {
 
 template <typename T>
 void SwiGluForwardLoop(const T* gate, const T* up, T* y, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) {
+  ForEachStreamed(0, n, [=](auto load, auto store) {
     const V g = load(gate);
     store(y, g * Sigmoid(g) * load(up));
   });
@@ -85,7 +126,7 @@ void SwiGluForwardLoop(const T* gate, const T* up, T* y, int64_t n) {
 
 template <typename T>
 void SwiGluBackwardLoop(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n) {
-  ForEachGroup(0, n, [=](auto load, auto store) {
+  ForEachStreamed(0, n, [=](auto load, auto store) {
     const V g = load(gate);
     const V u = load(up);
     const V d = load(dy);
@@ -99,7 +140,7 @@ template <typename T>
 void RotateLoop(T* x, const float* cosine, const float* sine, int64_t half, bool inverse) {
   T* const upper = x + half;
   const float sign = inverse ? -1.0f : 1.0f;
-  ForEachGroup(0, half, [=](auto load, auto store) {
+  ForEachStreamed(0, half, [=](auto load, auto store) {
     const V c = load(cosine);
     const V s = load(sine) * sign;
     const V a = load(static_cast<const T*>(x));
@@ -112,7 +153,7 @@ void RotateLoop(T* x, const float* cosine, const float* sine, int64_t half, bool
 template <typename T>
 bool AnyNonFinite(const T* x, int64_t n) {
   V poison{};
-  ForEachGroup(0, n, [&](auto load, auto) { poison += Poison(load(x)); });
+  ForEachStreamed(0, n, [&](auto load, auto) { poison += Poison(load(x)); });
   const float sum = SumLanes(poison);
   return sum != sum;
 }

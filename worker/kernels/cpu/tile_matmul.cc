@@ -19,6 +19,7 @@ constexpr int64_t kRowsOfBlock = 256;
 constexpr int64_t kStepsAtOnce = 128;
 constexpr int64_t kPanelsOfBlock = 8;
 constexpr int64_t kFewestPanels = 4;
+constexpr int64_t kPanelsPackedAtOnce = 4;  // of A
 constexpr int64_t kStepsOfSlice = 16;
 
 constexpr auto kBytesOfBf16 = static_cast<int64_t>(sizeof(Bf16));
@@ -38,6 +39,16 @@ int64_t PanelsOfBlock(int64_t panels, int threads) {
     least = cost;
   }
   return best;
+}
+
+// A gradient larger than the second-level cache is out of it before it is read again; so its lines
+// need not be read to be written.
+bool GoesPastCaches(const MatmulShape& shape, const std::byte* c) {
+  constexpr int64_t kFewestBytes = int64_t{2} << 20;
+  constexpr int64_t kLineBytes = 64;
+  const int64_t row_bytes = shape.n * static_cast<int64_t>(sizeof(float));
+  return shape.from_zero && row_bytes * shape.m >= kFewestBytes && row_bytes % kLineBytes == 0 &&
+         reinterpret_cast<uintptr_t>(c) % kLineBytes == 0;
 }
 
 const Bf16* ElementOf(const std::byte* matrix, int64_t row, int64_t column, int64_t stride,
@@ -116,13 +127,13 @@ void TileMatmul::PackLeft(const MatmulShape& shape, const MatmulOperands& operan
                           const Part& part) {
   const int64_t stride = shape.a_transposed ? shape.m : shape.k;
 #pragma omp parallel for num_threads(threads_) schedule(static)
-  for (int64_t panel = 0; panel < PanelsOf(part.rows); ++panel) {
+  for (int64_t panel = 0; panel < PanelsOf(part.rows); panel += kPanelsPackedAtOnce) {
     const int64_t row = panel * kLinesOfPanel;
     const StoredMatrix a = {
         ElementOf(operands.a, part.row + row, part.step * kDepthOfStep, stride, shape.a_transposed),
         stride, shape.a_transposed};
-    loops_.pack_left(a, std::min(kLinesOfPanel, part.rows - row), part.depth(shape),
-                     AsBf16(left_) + panel * part.steps * kPanelStep);
+    loops_.pack_left(a, std::min(kPanelsPackedAtOnce * kLinesOfPanel, part.rows - row),
+                     part.depth(shape), AsBf16(left_) + panel * part.steps * kPanelStep);
   }
 }
 
@@ -175,7 +186,8 @@ PanelResult TileMatmul::ResultOf(const MatmulShape& shape, const MatmulOperands&
           .narrow = narrow ? reinterpret_cast<Bf16*>(operands.c) + first : nullptr,
           .wide = narrow ? nullptr : reinterpret_cast<float*>(operands.c) + first,
           .stride = shape.n,
-          .accumulate = shape.accumulate && !shape.from_zero};
+          .accumulate = shape.accumulate && !shape.from_zero,
+          .past_caches = GoesPastCaches(shape, operands.c)};
 }
 
 }  // namespace esteira

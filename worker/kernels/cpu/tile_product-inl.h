@@ -49,6 +49,11 @@ ESTEIRA_INLINE void FinishGroup(const PanelResult& result, V low, V high, int64_
     return;
   }
   float* const out = result.wide + element;
+  if (result.past_caches && mask == ~__mmask32{0}) {
+    _mm512_stream_ps(out, low);
+    _mm512_stream_ps(out + kTileRows, high);
+    return;
+  }
   if (result.accumulate) {
     low += _mm512_maskz_loadu_ps(low_mask, out);
     high += _mm512_maskz_loadu_ps(high_mask, out + 16);
@@ -78,6 +83,15 @@ ESTEIRA_INLINE void FinishPanels(const PanelResult& result, int64_t row, int64_t
   }
 }
 
+// The lines of bf16 that a pair of panels will go to are fetched while its sums are formed.
+ESTEIRA_INLINE void AskForResult(const PanelResult& result, int64_t row, int64_t column) {
+  if (result.narrow == nullptr) return;
+  const int64_t rows = result.rows - row < kLinesOfPanel ? result.rows - row : kLinesOfPanel;
+  for (int64_t r = 0; r < rows; ++r) {
+    __builtin_prefetch(result.narrow + (row + r) * result.stride + column);
+  }
+}
+
 void MultiplyBlock(const PanelBlock& block) {
   const TileScope tiles;
   const Bf16* left = block.left;
@@ -85,6 +99,7 @@ void MultiplyBlock(const PanelBlock& block) {
   for (int64_t row = 0; row < block.result.rows; row += kLinesOfPanel, left += block.left_panel) {
     const Bf16* right = block.right;
     for (int64_t column = 0; column < block.result.columns; column += kLinesOfPanel) {
+      if (block.last) AskForResult(block.result, row, column);
       if (block.first) {
         MultiplyPanels<false>(left, right, block.steps, sums);
       } else {
@@ -95,6 +110,7 @@ void MultiplyBlock(const PanelBlock& block) {
       if (!block.first || !block.last) sums += kPanelSums;
     }
   }
+  if (block.result.past_caches) _mm_sfence();
 }
 
 }  // namespace

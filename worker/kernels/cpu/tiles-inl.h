@@ -122,6 +122,9 @@ ESTEIRA_INLINE void PackStepAcross(const Bf16* data, int64_t stride, int64_t lin
 #pragma GCC unroll 16
   for (int pair = 0; pair < 16; ++pair) {
     const int64_t k = 2 * pair;
+    // The step after this one.
+    __builtin_prefetch(data + (k + kDepthOfStep) * stride);
+    __builtin_prefetch(data + (k + 1 + kDepthOfStep) * stride);
     const __m512i even = LoadMasked(data + k * stride, k < depth ? mask : 0);
     const __m512i odd = LoadMasked(data + (k + 1) * stride, k + 1 < depth ? mask : 0);
     low[pair] = Interleave<0>(even, odd);
@@ -146,7 +149,10 @@ ESTEIRA_INLINE void PackRightTileAlong(const Bf16* data, int64_t stride, int64_t
   const __mmask32 mask = MaskOf(depth);
   __m512i r[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = LoadMasked(data + i * stride, i < columns ? mask : 0);
+  for (int i = 0; i < 16; ++i) {
+    __builtin_prefetch(data + (i + kTileRows) * stride);  // the tile beside this one
+    r[i] = LoadMasked(data + i * stride, i < columns ? mask : 0);
+  }
   Transpose(r);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, r[i]);
@@ -159,6 +165,7 @@ void PackLeftAlong(const Bf16* data, int64_t stride, int64_t rows, int64_t depth
     Bf16* const to = out + r * 32;
     for (int64_t s = 0; s < steps; ++s) {
       const __mmask32 mask = r < rows ? MaskOf(depth - s * kDepthOfStep) : 0;
+      __builtin_prefetch(data + (r + 1) * stride + s * kDepthOfStep);
       _mm512_store_si512(to + s * kPanelStep,
                          LoadMasked(data + r * stride + s * kDepthOfStep, mask));
     }
@@ -175,22 +182,26 @@ void PackRightAlong(const Bf16* data, int64_t stride, int64_t columns, int64_t d
   }
 }
 
+// Where lines lie across memory, a step of all panels comes before the next step: it reads whole
+// rows.
 void PackLeft(const StoredMatrix& a, int64_t rows, int64_t depth, Bf16* out) {
   const int64_t steps = StepsOf(depth);
-  for (int64_t r = 0; r < rows; r += kLinesOfPanel, out += steps * kPanelStep) {
-    if (a.transposed) {
-      for (int64_t s = 0; s < steps; ++s) {
-        PackStepAcross<false>(a.data + s * kDepthOfStep * a.stride + r, a.stride, rows - r,
-                              depth - s * kDepthOfStep, out + s * kPanelStep);
-      }
-    } else {
+  const int64_t panel = steps * kPanelStep;
+  if (!a.transposed) {
+    for (int64_t r = 0; r < rows; r += kLinesOfPanel, out += panel) {
       PackLeftAlong(a.data + r * a.stride, a.stride, rows - r, depth, out);
+    }
+    return;
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    const Bf16* const lines = a.data + s * kDepthOfStep * a.stride;
+    for (int64_t r = 0; r < rows; r += kLinesOfPanel) {
+      PackStepAcross<false>(lines + r, a.stride, rows - r, depth - s * kDepthOfStep,
+                            out + r / kLinesOfPanel * panel + s * kPanelStep);
     }
   }
 }
 
-// Where columns lie across memory, a step of all panels comes before the next step: it reads whole
-// rows.
 void PackRight(const StoredMatrix& b, int64_t depth, int64_t columns, Bf16* out) {
   const int64_t steps = StepsOf(depth);
   const int64_t panel = steps * kPanelStep;

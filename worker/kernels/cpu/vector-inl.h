@@ -94,6 +94,33 @@ ESTEIRA_INLINE void ForEachGroup(int64_t begin, int64_t end, Body body) {
        [i, rest](auto* p, V v) { StoreSome(p + i, v, rest); });
 }
 
+// Streams are asked for this far ahead, by load and by store: with several of them the CPU's own
+// prefetching is not enough. Beyond the end of an array it does nothing.
+constexpr int64_t kBytesAhead = 2048;
+
+template <typename T>
+ESTEIRA_INLINE void AskAhead(const T* p) {
+  __builtin_prefetch(reinterpret_cast<const char*>(p) + kBytesAhead);
+}
+
+// ForEachGroup for what comes from memory once, from beginning to end.
+template <typename Body>
+ESTEIRA_INLINE void ForEachStreamed(int64_t begin, int64_t end, Body body) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    body(
+        [i](const auto* p) {
+          AskAhead(p + i);
+          return Load(p + i);
+        },
+        [i](auto* p, V v) {
+          AskAhead(p + i);
+          Store(p + i, v);
+        });
+  }
+  ForEachGroup(i, end, body);
+}
+
 ESTEIRA_INLINE V Max(V a, V b) { return a > b ? a : b; }
 
 // Zero for a finite x, NaN otherwise: adding it keeps a non-finite input from vanishing.
