@@ -11,12 +11,16 @@
 namespace esteira {
 namespace {
 
-// A is packed in parts of at most 1024 rows by 4096 of depth, 8 MiB. A thread multiplies 256 rows
-// of it with at most 8 panels of B over at most 16 steps: 256 KiB each, and as much of sums, stay
-// in the second-level cache; a panel of 16 steps, 32 KiB, stays in the first.
+// A is packed in parts of at most 1024 rows by 1024 of depth, 2 MiB, so that it is near when it is
+// read for each block of columns; by 4096 where the sums of all columns, which go to memory and
+// back with each part, would be further away than that. A thread multiplies 256 rows of it with at
+// most 8 panels of B over at most 16 steps: 256 KiB each, and as much of sums, stay in the
+// second-level cache; a panel of 16 steps, 32 KiB, stays in the first.
 constexpr int64_t kRowsAtOnce = 1024;
 constexpr int64_t kRowsOfBlock = 256;
-constexpr int64_t kStepsAtOnce = 128;
+constexpr int64_t kStepsAtOnce = 32;
+constexpr int64_t kStepsOfManyColumns = 128;
+constexpr int64_t kManyColumns = 1024;
 constexpr int64_t kPanelsOfBlock = 8;
 constexpr int64_t kFewestPanels = 4;
 constexpr int64_t kPanelsPackedAtOnce = 4;  // of A
@@ -25,6 +29,10 @@ constexpr int64_t kStepsOfSlice = 16;
 constexpr auto kBytesOfBf16 = static_cast<int64_t>(sizeof(Bf16));
 
 int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t StepsAtOnce(const MatmulShape& shape) {
+  return shape.n > kManyColumns ? kStepsOfManyColumns : kStepsAtOnce;
+}
 
 // Panels of a block that give all threads equal work; reading A again for each block costs as much
 // as a third of a panel.
@@ -85,15 +93,16 @@ struct TileMatmul::Part {
 absl::Status TileMatmul::Run(const MatmulShape& shape, const MatmulOperands& operands) {
   RETURN_IF_ERROR(Reserve(shape));
   const int64_t steps = StepsOf(shape.k);
+  const int64_t steps_at_once = StepsAtOnce(shape);
   const int64_t blocks = Quotient(PanelsOf(shape.n), panels_of_block_);
   for (int64_t row = 0; row < shape.m; row += kRowsAtOnce) {
-    for (int64_t step = 0; step < steps; step += kStepsAtOnce) {
+    for (int64_t step = 0; step < steps; step += steps_at_once) {
       const Part part = {.row = row,
                          .rows = std::min(kRowsAtOnce, shape.m - row),
                          .step = step,
-                         .steps = std::min(kStepsAtOnce, steps - step),
+                         .steps = std::min(steps_at_once, steps - step),
                          .first = step == 0,
-                         .last = step + kStepsAtOnce >= steps};
+                         .last = step + steps_at_once >= steps};
       PackLeft(shape, operands, part);
       // Which thread takes a block changes no bit.
 #pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
@@ -110,15 +119,15 @@ absl::Status TileMatmul::Reserve(const MatmulShape& shape) {
   const int64_t panels = PanelsOf(shape.n);
   const int64_t row_panels = PanelsOf(std::min(kRowsAtOnce, shape.m));
   panels_of_block_ = PanelsOfBlock(panels, threads_);
-  right_of_thread_ = panels_of_block_ * std::min(kStepsAtOnce, steps) * kPanelStep;
+  const int64_t steps_of_part = std::min(StepsAtOnce(shape), steps);
+  right_of_thread_ = panels_of_block_ * steps_of_part * kPanelStep;
   // When depth comes in parts, the sums of all blocks wait for the next part.
-  const bool depth_in_parts = steps > kStepsAtOnce;
+  const bool depth_in_parts = steps > steps_of_part;
   const int64_t rows_of_sums =
       depth_in_parts ? row_panels : std::min(PanelsOf(kRowsOfBlock), row_panels);
   sums_of_block_ = rows_of_sums * panels_of_block_ * kPanelSums;
   const int64_t blocks_of_sums = depth_in_parts ? Quotient(panels, panels_of_block_) : threads_;
-  RETURN_IF_ERROR(
-      left_.Reserve(row_panels * std::min(kStepsAtOnce, steps) * kPanelStep * kBytesOfBf16));
+  RETURN_IF_ERROR(left_.Reserve(row_panels * steps_of_part * kPanelStep * kBytesOfBf16));
   RETURN_IF_ERROR(right_.Reserve(threads_ * right_of_thread_ * kBytesOfBf16));
   return sums_.Reserve(blocks_of_sums * sums_of_block_ * static_cast<int64_t>(sizeof(float)));
 }
