@@ -55,7 +55,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("one", 1, 1, threads=2, systems=("esteira", "torch-eager", "torch-compiled", "deepspeed-0", "llmc")),
+    Setup("one", 1, 1, threads=2, systems=("esteira", "torch-eager", "torch-compiled", "deepspeed-1", "llmc")),
     Setup("pipeline-2", 2, 1, threads=1, micro_batches=4, systems=("esteira", "torch-pipeline", "torch-pipeline-compiled")),
     Setup("zero-0", 1, 2, threads=1, systems=("esteira", "torch-ddp", "torch-ddp-compiled")),
     Setup("zero-1", 1, 2, threads=1, zero=1, systems=("esteira", "torch-zero1-compiled", "deepspeed-1")),

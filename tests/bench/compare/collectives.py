@@ -9,11 +9,10 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
-from processes import Failed, reason, run_group
+from processes import Failed, clean_up_on_signals, reason, reason_of, run_checked, run_group
 from run import SOURCE, environment, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -37,7 +36,7 @@ def run_mpi(options, ranks):
     if shutil.which("mpicc") is None:
         raise Failed("no mpicc")
     program = options.work / "mpi_collectives"
-    subprocess.run(["mpicc", "-O3", "-march=native", "-o", program, HERE / "peers" / "mpi_collectives.c"], check=True)
+    run_checked(["mpicc", "-O3", "-march=native", "-o", program, HERE / "peers" / "mpi_collectives.c"])
     return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), program, *options.bytes.split(",")]
 
 
@@ -81,6 +80,7 @@ def table(ranks, rounds, failures):
 
 def main():
     options = arguments()
+    clean_up_on_signals()
     options.work.mkdir(parents=True, exist_ok=True)
     lines = ["| operation | ranks | Esteira, us | gloo, us | Open MPI, us | gloo / Esteira | Open MPI / Esteira |",
              "|---|---|---|---|---|---|---|"]
@@ -91,8 +91,8 @@ def main():
             for system in options.systems.split(","):
                 try:
                     turn[system] = run(options, system, ranks)
-                except Failed as failure:
-                    failures[system] = str(failure)
+                except Exception as error:  # whatever it is, the other systems go on
+                    failures[system] = reason_of(error)
                 print(f"{system}, {ranks} ranks: {failures.get(system, 'done')} (load {os.getloadavg()[0]:.1f})", file=sys.stderr)
             rounds.append(turn)
         lines += table(ranks, rounds, failures)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import Failed, Watch, processor_seconds, reason
+from processes import Failed, Watch, processor_seconds, run_checked
 
 TIMEOUT = "1800s"
 
@@ -32,14 +32,14 @@ class Cluster:
         self.root = Path(tempfile.mkdtemp(prefix="esteira-compare-"))
         self.environment = dict(os.environ, XDG_STATE_HOME=str(self.root / "state"), XDG_CONFIG_HOME=str(self.root / "config"))
         self.environment.pop("ESTEIRA_SERVER", None)
-        self.command("local", "up", "--workers", str(workers), "--threads", str(threads), "--dir", str(self.root / "cluster"))
+        try:
+            self.command("local", "up", "--workers", str(workers), "--threads", str(threads), "--dir", str(self.root / "cluster"))
+        except BaseException:
+            self.close()
+            raise
 
     def command(self, *arguments):
-        done = subprocess.run([self.binaries / "esteira", *arguments], env=self.environment, capture_output=True, text=True,
-                              cwd=self.root, check=False)
-        if done.returncode != 0:
-            raise Failed(reason(done.stderr or done.stdout))
-        return done.stdout
+        return run_checked([self.binaries / "esteira", *arguments], env=self.environment, cwd=self.root)
 
     def train(self, spec):
         """Runs a job to its end."""
@@ -64,8 +64,11 @@ class Cluster:
         """When each record was seen, and what the processes had used by then."""
         follow = subprocess.Popen([self.binaries / "esteira", "steps", job, "-f", "-o", "jsonl"], env=self.environment,
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=self.root)
-        seen = [(time.monotonic(), processor_seconds(roots)) for _ in follow.stdout]
-        follow.wait()
+        try:
+            seen = [(time.monotonic(), processor_seconds(roots)) for _ in follow.stdout]
+        finally:
+            follow.kill()
+            follow.wait()
         if len(seen) < steps:
             raise Failed(self._cause(job))
         return [arrival for arrival, _ in seen], [used for _, used in seen]
@@ -76,7 +79,8 @@ class Cluster:
         return failures[0].get("cause") or described.get("message") or "the job ended early"
 
     def close(self):
-        self.command("local", "down", "--dir", str(self.root / "cluster"))
+        with contextlib.suppress(Failed):  # what kept it from starting has been said
+            self.command("local", "down", "--dir", str(self.root / "cluster"))
         shutil.rmtree(self.root, ignore_errors=True)
 
 
@@ -87,8 +91,7 @@ class Esteira:
         self.binaries = Path(binaries)
 
     def version(self):
-        return subprocess.run([self.binaries / "esteira", "--version"], capture_output=True, text=True,
-                              check=True).stdout.strip()
+        return run_checked([self.binaries / "esteira", "--version"]).strip()
 
     @contextlib.contextmanager
     def cluster(self, workers, threads):

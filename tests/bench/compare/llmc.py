@@ -2,15 +2,18 @@
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import cases
 from inputs import write_llmc_tokens
-from processes import Failed, reason, run_group
+from processes import Failed, run_checked, run_group
 
 REPOSITORY = "https://github.com/karpathy/llm.c"
 FLAGS = ["-Ofast", "-fno-finite-math-only", "-march=native", "-fopenmp", "-DOMP", "-Wno-unused-result"]
+
+
+def is_checkout(folder):
+    return (folder / "train_gpt2.c").is_file() and (folder / "llmc").is_dir()
 
 
 def source(folder, given):
@@ -19,10 +22,10 @@ def source(folder, given):
         return Path(given)
     checkout = folder / "llm.c"
     if not checkout.exists():
-        done = subprocess.run(["git", "clone", "-q", "--depth", "1", REPOSITORY, checkout], capture_output=True, text=True,
-                              check=False)
-        if done.returncode != 0:
-            raise Failed(f"{REPOSITORY} cannot be fetched ({reason(done.stderr)}); --llmc DIR takes a checkout")
+        try:
+            run_checked(["git", "clone", "-q", "--depth", "1", REPOSITORY, checkout])
+        except Failed as failure:
+            raise Failed(f"{REPOSITORY} cannot be fetched ({failure}); --llmc DIR takes a checkout") from failure
     return checkout
 
 
@@ -33,6 +36,7 @@ def constants(text, model, steps):
         "int B = 4;": f"int B = {model.batch};",
         "int T = 64;": f"int T = {model.sequence_length};",
         "step <= 40;": f"step < {steps};",
+        "train_tokens, B, T, 0, 1, 1)": "train_tokens, B, T, 0, 1, 0)",  # in order, as everyone
         "if (step % 10 == 0)": "if (0)",
         "if (step > 0 && step % 20 == 0)": "if (0)",
         "1e-4f, 0.9f, 0.999f, 1e-8f, 0.0f": rate
@@ -49,9 +53,7 @@ def build(folder, checkout, model, steps):
     shutil.copytree(checkout / "llmc", work / "llmc", dirs_exist_ok=True)
     text = (checkout / "train_gpt2.c").read_text(encoding="utf-8")
     (work / "train.c").write_text(constants(text, model, steps), encoding="utf-8")
-    done = subprocess.run(["cc", *FLAGS, "-o", "train", "train.c", "-lm"], cwd=work, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(reason(done.stderr))
+    run_checked(["cc", *FLAGS, "-o", "train", "train.c", "-lm"], cwd=work)
     return work
 
 
@@ -60,7 +62,7 @@ def run(folder, given, python, case, inputs, log, timeout):
         raise Failed("GPT-2 only")
     work = build(folder, source(folder, given), case.model, inputs.steps)
     writer = Path(__file__).parent / "peers" / "llmc_weights.py"
-    subprocess.run([python, writer, case.model.name, inputs.weights, work / "gpt2_124M.bin"], check=True)
+    run_checked([python, writer, case.model.name, inputs.weights, work / "gpt2_124M.bin"])
     data = work / "dev" / "data" / "tinyshakespeare"
     data.mkdir(parents=True, exist_ok=True)
     for name in ("train", "val"):

@@ -2,6 +2,8 @@
 import dataclasses
 import statistics
 
+from processes import Failed
+
 
 @dataclasses.dataclass
 class Row:
@@ -29,6 +31,8 @@ class Row:
 
 def add_run(row, record, warm_up, load):
     measured = record["step_seconds"][warm_up:]
+    if not measured:
+        raise Failed(f"it reported {len(record['step_seconds'])} steps, {warm_up} of them warm-up")
     row.step_seconds += measured
     row.run_medians.append(statistics.median(measured))
     row.processor_seconds += record["processor_seconds"][warm_up:]

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ import llmc
 import report
 from esteira_runner import Esteira
 from inputs import Inputs, job
-from processes import Failed, run_group
+from processes import Failed, clean_up_on_signals, reason_of, run_checked, run_group
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent.parent
@@ -49,6 +48,25 @@ def arguments():
     return parser.parse_args()
 
 
+def faults(options):
+    """What is wrong with the options, a line each: found before the first case runs."""
+    found = [f"--only {pattern}: no case matches; --list prints them" for pattern in options.only or [] if not cases.cases([pattern])]
+    if options.warm_up < 0 or options.steps <= options.warm_up:
+        found.append(f"--steps {options.steps} must be more than --warm-up {options.warm_up}, which must not be negative")
+    if options.rounds < 1:
+        found.append(f"--rounds {options.rounds}: must be at least 1")
+    if not (Path(options.binaries) / "esteira").is_file():
+        found.append(f"--binaries {options.binaries}: there is no esteira; build it, or name the folder of another build")
+    if options.llmc and not llmc.is_checkout(Path(options.llmc)):
+        found.append(f"--llmc {options.llmc}: is no checkout of llm.c, which has train_gpt2.c and llmc/")
+    if options.python:
+        try:
+            run_checked([options.python, "-c", "import numpy, safetensors, torch"])
+        except (Failed, OSError) as error:
+            found.append(f"--python {options.python}: cannot run the peers: {reason_of(error)}")
+    return found
+
+
 def environment(options):
     """The interpreter of the peers; makes their environment first if need be."""
     if options.python:
@@ -56,8 +74,8 @@ def environment(options):
     folder = options.work / "environment"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"], check=True)
+        run_checked([sys.executable, "-m", "venv", folder])
+        run_checked([python, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"])
         (folder / "complete").touch()
     return str(python)
 
@@ -118,9 +136,9 @@ def attempt(runner, case, row, warm_up):
     try:
         report.add_run(row, runner.run(case), warm_up, load)
         print(f"{case.name}: {row.run_medians[-1]:.3f} s a step ({time.monotonic() - begin:.0f} s in all)", file=sys.stderr)
-    except Failed as failure:
-        row.failure = str(failure)
-        print(f"{case.name}: {failure}", file=sys.stderr)
+    except Exception as error:  # whatever it is, the other cases go on
+        row.failure = reason_of(error)
+        print(f"{case.name}: {row.failure}", file=sys.stderr)
 
 
 def text(rows, runner):
@@ -135,11 +153,15 @@ def main():
     chosen = cases.cases(options.only or ["*"])
     if options.list:
         return print("\n".join(case.name for case in chosen))
-    if not chosen:
-        sys.exit("run.py: no case matches; --list prints them")
     if options.quick:
         options.steps, options.warm_up, options.rounds = 4, 1, 1
-    runner = Runner(options, environment(options))
+    if found := faults(options):
+        sys.exit("\n".join(f"run.py: {fault}" for fault in found))
+    clean_up_on_signals()
+    try:
+        runner = Runner(options, environment(options))
+    except (Failed, OSError) as error:
+        sys.exit(f"run.py: {reason_of(error)}")
     rows = {case.name: report.Row(case.name) for case in chosen}
     for group in dict.fromkeys(case.group for case in chosen):
         for _ in range(options.rounds):
