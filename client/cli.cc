@@ -142,7 +142,11 @@ void CommandLine::AddSubmit() {
   CLI::App& submit = Add(app_, "submit", "Submit a job", [this] { return Submit(submit_); });
   AddServer(submit, submit_.server);
   submit.add_option("-f,--file", submit_.file, "Job file (YAML)")->required();
-  submit.add_option("--set", submit_.overrides, "FIELD=VALUE, wins over the file; may be repeated")
+  submit
+      .add_option("--set", submit_.overrides,
+                  "FIELD=VALUE, wins over the file; may be repeated. Where the job goes on from a "
+                  "checkpoint, it also wins over what was saved, which otherwise wins over the "
+                  "file")
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -95,37 +96,127 @@ absl::Status CheckSameRun(const RunDescription& saved, const RunDescription& job
       "start anew"));
 }
 
+absl::Status CheckNotBeyond(int64_t step, int64_t steps) {
+  if (step <= steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("it is of step ", step, ", and training.steps is ", steps,
+                   "; raise training.steps, or name another checkpoint.directory, or set "
+                   "checkpoint.resume=never to start anew"));
+}
+
+bool IsSet(const JobSpec& job, absl::string_view field) {
+  return std::any_of(job.set_fields.begin(), job.set_fields.end(), [&](const std::string& path) {
+    return field == path || absl::StartsWith(field, path + ".");
+  });
+}
+
+// Decides, field by field, between the saved run and the job.
+class Settlement {
+ public:
+  explicit Settlement(Continuation& result) : result_(result) {}
+
+  // A hyper-parameter: `job` becomes what holds.
+  template <typename Value>
+  void Settle(const char* field, const Value& saved, Value& job) {
+    if (saved == job) return;
+    if (IsSet(result_.job, field)) return AddSet(field, Text(saved), Text(job));
+    result_.kept.push_back(absl::StrCat(field, " stays ", Text(saved), " (the job file gives ",
+                                        Text(job), "; --set ", field, "=", Text(job),
+                                        " would change it)"));
+    job = saved;
+  }
+
+  // How far the job goes is its own; what the schedule spans is not.
+  void SettleSteps(int64_t saved) {
+    JobSpec& job = result_.job;
+    if (saved == job.steps) return;
+    constexpr char kField[] = "training.steps";
+    if (IsSet(job, kField)) return AddSet(kField, Text(saved), Text(job.steps));
+    job.schedule_steps = saved;
+    if (job.schedule.decay == Decay::kConstant) return;  // it makes no difference
+    result_.kept.push_back(absl::StrCat(
+        kField, " stays ", saved, " for the learning rate (the job goes on to step ", job.steps,
+        "; --set ", kField, "=", job.steps, " would make its decay end there)"));
+  }
+
+  // What the plan was made with: the saved value can hold no more.
+  void Require(const char* field, const std::string& saved, const std::string& job) {
+    if (saved == job) return;
+    if (IsSet(result_.job, field)) return AddSet(field, saved, job);
+    refused_.push_back(absl::StrCat(field, " is ", saved, ", and ", job, " in the job file; write ",
+                                    saved, " there, or say --set ", field, "=", job,
+                                    " to change it"));
+  }
+
+  // The layout's business: free to change, but part of what is computed.
+  void Note(const char* field, int64_t saved, int64_t job) {
+    if (saved != job) result_.changed.push_back(absl::StrCat(field, " ", saved, " -> ", job));
+  }
+
+  absl::Status status() const {
+    if (refused_.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("its run was computed otherwise: ", absl::StrJoin(refused_, "; ")));
+  }
+
+ private:
+  void AddSet(const char* field, const std::string& saved, const std::string& job) {
+    result_.changed.push_back(absl::StrCat(field, " ", saved, " -> ", job, " (--set)"));
+  }
+
+  Continuation& result_;
+  std::vector<std::string> refused_;
+};
+
+void SettleOptimizer(const TrainerState& saved, JobSpec& job, Settlement& settlement) {
+  settlement.Settle("training.dropout", saved.dropout, job.dropout);
+  settlement.Settle("training.gradient_clip_norm", saved.gradient_clip_norm,
+                    job.gradient_clip_norm);
+  const AdamWOptions& adamw = saved.adamw;
+  settlement.Settle("training.optimizer.adamw.learning_rate", adamw.learning_rate,
+                    job.adamw.learning_rate);
+  settlement.Settle("training.optimizer.adamw.beta1", adamw.beta1, job.adamw.beta1);
+  settlement.Settle("training.optimizer.adamw.beta2", adamw.beta2, job.adamw.beta2);
+  settlement.Settle("training.optimizer.adamw.epsilon", adamw.epsilon, job.adamw.epsilon);
+  settlement.Settle("training.optimizer.adamw.weight_decay", adamw.weight_decay,
+                    job.adamw.weight_decay);
+}
+
+void SettleSchedule(const TrainerState& saved, JobSpec& job, Settlement& settlement) {
+  const LearningRateSchedule& schedule = saved.schedule;
+  settlement.Settle("training.schedule.warmup_steps", schedule.warmup_steps,
+                    job.schedule.warmup_steps);
+  settlement.Settle("training.schedule.decay", schedule.decay, job.schedule.decay);
+  settlement.Settle("training.schedule.final_ratio", schedule.final_ratio,
+                    job.schedule.final_ratio);
+  // decay_steps are wsd's alone: they come and go with it.
+  if (job.schedule.decay == schedule.decay) {
+    if (schedule.decay != Decay::kWsd) job.schedule.decay_steps = schedule.decay_steps;
+    settlement.Settle("training.schedule.decay_steps", schedule.decay_steps,
+                      job.schedule.decay_steps);
+  }
+  settlement.SettleSteps(saved.schedule_steps);
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> CompareRuns(const RunDescription& saved,
-                                                     const RunDescription& job) {
-  RETURN_IF_ERROR(CheckSameRun(saved, job));
-  if (saved.state.step > job.state.steps) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it is of step ", saved.state.step, ", and training.steps is ",
-                     job.state.steps, "; raise training.steps, or name another ",
-                     "checkpoint.directory, or set checkpoint.resume=never to start anew"));
-  }
-  Differences differences;
-  const TrainerState& before = saved.state;
-  const TrainerState& now = job.state;
-  differences.Add("training.steps", before.steps, now.steps);
-  differences.Add("training.precision", std::string(PrecisionName(saved.config.precision)),
-                  std::string(PrecisionName(job.config.precision)));
-  differences.Add("training.micro_batch_size", before.micro_batch_size, now.micro_batch_size);
-  differences.Add("training.numerics", before.numerics, now.numerics);
-  differences.Add("training.dropout", before.dropout, now.dropout);
-  differences.Add("training.gradient_clip_norm", before.gradient_clip_norm, now.gradient_clip_norm);
-  differences.Add("adamw.learning_rate", before.adamw.learning_rate, now.adamw.learning_rate);
-  differences.Add("adamw.beta1", before.adamw.beta1, now.adamw.beta1);
-  differences.Add("adamw.beta2", before.adamw.beta2, now.adamw.beta2);
-  differences.Add("adamw.epsilon", before.adamw.epsilon, now.adamw.epsilon);
-  differences.Add("adamw.weight_decay", before.adamw.weight_decay, now.adamw.weight_decay);
-  differences.Add("schedule.warmup_steps", before.schedule.warmup_steps, now.schedule.warmup_steps);
-  differences.Add("schedule.decay", before.schedule.decay, now.schedule.decay);
-  differences.Add("schedule.final_ratio", before.schedule.final_ratio, now.schedule.final_ratio);
-  differences.Add("schedule.decay_steps", before.schedule.decay_steps, now.schedule.decay_steps);
-  return differences.texts();
+absl::StatusOr<Continuation> ContinueRun(const RunDescription& saved, const JobSpec& job,
+                                         int64_t micro_batch_size,
+                                         const std::vector<DataIdentity>& train) {
+  const RunDescription wanted = {{job.model, job.precision},
+                                 MakeTrainerState(job, micro_batch_size, train, 0, 0)};
+  RETURN_IF_ERROR(CheckSameRun(saved, wanted));
+  RETURN_IF_ERROR(CheckNotBeyond(saved.state.step, job.steps));
+  Continuation result{job, {}, {}};
+  Settlement settlement(result);
+  settlement.Require("training.precision", PrecisionName(saved.config.precision),
+                     PrecisionName(job.precision));
+  settlement.Require("training.numerics", saved.state.numerics, wanted.state.numerics);
+  settlement.Note("training.micro_batch_size", saved.state.micro_batch_size, micro_batch_size);
+  SettleOptimizer(saved.state, result.job, settlement);
+  SettleSchedule(saved.state, result.job, settlement);
+  RETURN_IF_ERROR(settlement.status());
+  return result;
 }
 
 }  // namespace esteira

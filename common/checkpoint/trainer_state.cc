@@ -84,7 +84,7 @@ absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
   ASSIGN_OR_RETURN(state.updates, IntField(object, "optimizer_updates"));
   ASSIGN_OR_RETURN(state.next_sample, IntField(object, "next_sample"));
   ASSIGN_OR_RETURN(state.seed, UnsignedField(object, "seed"));
-  ASSIGN_OR_RETURN(state.steps, IntField(object, "steps"));
+  ASSIGN_OR_RETURN(state.schedule_steps, IntField(object, "steps"));
   ASSIGN_OR_RETURN(state.global_batch_size, IntField(object, "global_batch_size"));
   ASSIGN_OR_RETURN(state.sequence_length, IntField(object, "sequence_length"));
   ASSIGN_OR_RETURN(state.micro_batch_size, IntField(object, "micro_batch_size"));
@@ -109,7 +109,7 @@ TrainerState MakeTrainerState(const JobSpec& job, int64_t micro_batch_size,
   state.updates = updates;
   state.next_sample = step * job.global_batch_size;
   state.seed = job.seed;
-  state.steps = job.steps;
+  state.schedule_steps = job.schedule_steps.value_or(job.steps);
   state.global_batch_size = job.global_batch_size;
   state.sequence_length = job.sequence_length;
   state.micro_batch_size = micro_batch_size;
@@ -144,7 +144,7 @@ std::string PrintTrainerState(const TrainerState& state) {
                     {"optimizer_updates", state.updates},
                     {"next_sample", state.next_sample},
                     {"seed", state.seed},
-                    {"steps", state.steps},
+                    {"steps", state.schedule_steps},
                     {"global_batch_size", state.global_batch_size},
                     {"sequence_length", state.sequence_length},
                     {"micro_batch_size", state.micro_batch_size},

@@ -20,7 +20,7 @@ struct TrainerState {
   int64_t updates = 0;      // optimizer updates done: steps less skipped ones
   int64_t next_sample = 0;  // global sample index of the next step's first sample
   uint64_t seed = 0;
-  int64_t steps = 0;  // of the whole job: the learning-rate schedule depends on it
+  int64_t schedule_steps = 0;  // that the learning rate's schedule spans: "steps" in the file
   int64_t global_batch_size = 0;
   int64_t sequence_length = 0;
   int64_t micro_batch_size = 0;  // part of what is computed, as are numerics

@@ -21,8 +21,8 @@ struct Fault {
 };
 
 // Job file (YAML) -> proto. Unknown fields (with the nearest known one), wrong types and repeated
-// keys become faults; `overrides` are "training.steps=50" pairs that win over the file. Faults do
-// not stop the reading.
+// keys become faults; `overrides` are "training.steps=50" pairs that win over the file, and whose
+// fields are noted in set_fields. Faults do not stop the reading.
 v1::JobSpec ParseJobFile(absl::string_view yaml, const std::vector<std::string>& overrides,
                          std::vector<Fault>& faults);
 

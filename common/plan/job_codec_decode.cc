@@ -1,3 +1,5 @@
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/plan/job_codec.h"
 #include "common/plan/job_codec_faults.h"
 #include "common/plan/plan_codec.h"
@@ -39,6 +42,16 @@ struct Choice {
   std::vector<absl::string_view> reserved;
 };
 
+// Whether `path`, "training.steps", leads to a field below `message`.
+bool HasField(const google::protobuf::Descriptor& message, const std::string& path) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(path, absl::MaxSplits('.', 1));
+  const google::protobuf::FieldDescriptor* field = message.FindFieldByName(parts.first);
+  if (field == nullptr) return false;
+  if (parts.second.empty()) return !absl::EndsWith(path, ".");
+  return field->message_type() != nullptr && !field->is_repeated() &&
+         HasField(*field->message_type(), parts.second);
+}
+
 // Reads the parts of a job one after the other and notes every fault.
 class Decoder {
  public:
@@ -55,6 +68,7 @@ class Decoder {
     Parallelism();
     Checkpoint();
     Check();
+    SetFields();
     return std::move(job_);
   }
 
@@ -127,6 +141,7 @@ class Decoder {
   std::optional<int> Window(absl::string_view field, const std::string& value);
   void Checkpoint();
   void Check();
+  void SetFields();
 
   const v1::JobSpec& proto_;
   std::vector<Fault>& faults_;
@@ -508,6 +523,16 @@ void Decoder::Check() {
   job_.check = check == "auto"  ? LaunchCheck::kAuto
                : check == "off" ? LaunchCheck::kOff
                                 : LaunchCheck::kFull;
+}
+
+void Decoder::SetFields() {
+  job_.set_fields = {proto_.set_fields().begin(), proto_.set_fields().end()};
+  for (const std::string& path : job_.set_fields) {
+    if (HasField(*v1::JobSpec::descriptor(), path)) continue;
+    Add("set_fields", absl::StrCat("\"", absl::CHexEscape(path),
+                                   "\" is not a field of a job; give paths such as "
+                                   "training.optimizer.adamw.learning_rate"));
+  }
 }
 
 }  // namespace

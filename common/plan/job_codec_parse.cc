@@ -27,10 +27,16 @@ using google::protobuf::Message;
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr const char* kQuotedTag = "!";  // yaml-cpp's tag of a scalar in quotes
 
+// What --set fills in is no field of a file.
+bool IsOfFile(const FieldDescriptor& field) {
+  return field.number() != v1::JobSpec::kSetFieldsFieldNumber ||
+         field.containing_type() != v1::JobSpec::descriptor();
+}
+
 std::string NearestField(const Descriptor& message, absl::string_view name) {
-  std::vector<std::string> known(static_cast<size_t>(message.field_count()));
-  for (size_t i = 0; i < known.size(); ++i) {
-    known[i] = message.field(static_cast<int>(i))->name();
+  std::vector<std::string> known;
+  for (int i = 0; i < message.field_count(); ++i) {
+    if (IsOfFile(*message.field(i))) known.push_back(message.field(i)->name());
   }
   return NearestName(name, known);
 }
@@ -39,6 +45,7 @@ std::string NearestField(const Descriptor& message, absl::string_view name) {
 std::string PathOf(const Descriptor& message, absl::string_view name, const std::string& prefix) {
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
+    if (!IsOfFile(field)) continue;
     std::string path = absl::StrCat(prefix, field.name());
     if (field.name() == name) return path;
     if (field.message_type() == nullptr || field.is_repeated()) continue;
@@ -84,6 +91,8 @@ class Reader {
       const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(name);
       if (field == nullptr) {
         AddUnknown(*message.GetDescriptor(), field_path, name);
+      } else if (!IsOfFile(*field)) {
+        Add(field_path, "is filled in from what --set gives; remove it");
       } else if (!seen.insert(name).second) {
         Add(field_path, absl::StrCat("is given twice (line ", entry.first.Mark().line + 1,
                                      "); keep one of them"));
@@ -218,6 +227,18 @@ YAML::Node LoadDocument(absl::string_view text, const std::string& field,
   return {};
 }
 
+// Notes the fields that `node`, laid over the field `path`, gives: "a.b" and "a.c" for a map at a.
+void NoteFields(const YAML::Node& node, const std::string& path, v1::JobSpec& job) {
+  if (node.IsMap()) {
+    for (const auto& entry : node) {
+      NoteFields(entry.second, absl::StrCat(path, ".", entry.first.Scalar()), job);
+    }
+    return;
+  }
+  auto& noted = *job.mutable_set_fields();
+  if (std::find(noted.begin(), noted.end(), path) == noted.end()) *noted.Add() = path;
+}
+
 // Lays one "a.b=c" over `job`. What the file said there no longer counts, its faults neither.
 void Override(const std::string& text, v1::JobSpec& job, std::vector<Fault>& faults) {
   const std::pair<absl::string_view, absl::string_view> parts =
@@ -234,13 +255,16 @@ void Override(const std::string& text, v1::JobSpec& job, std::vector<Fault>& fau
       std::remove_if(faults.begin(), faults.end(),
                      [&](const Fault& fault) { return IsWithin(fault.field, parts.first); }),
       faults.end());
-  YAML::Node node = LoadDocument(parts.second, std::string(parts.first), faults);
+  const size_t faults_before = faults.size();
+  const YAML::Node given = LoadDocument(parts.second, std::string(parts.first), faults);
+  YAML::Node node = given;
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     YAML::Node outer(YAML::NodeType::Map);
     outer.force_insert(*name, node);
     node.reset(outer);  // assignment would change the node within `outer`
   }
   Reader(faults, /*part=*/true).ReadMessage(node, "", job);
+  if (faults.size() == faults_before) NoteFields(given, std::string(parts.first), job);
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ struct JobSpec {
   double dropout = 0;
   AdamWOptions adamw;
   LearningRateSchedule schedule;
+  std::optional<int64_t> schedule_steps;  // that the schedule spans; default: all of the job
   int64_t validate_every_steps = 0;
   int64_t validation_batches = 4;
   OnNonFinite on_non_finite = OnNonFinite::kSkip;
@@ -85,6 +86,9 @@ struct JobSpec {
   int64_t checkpoints_to_keep = 0;
   LaunchCheck check = LaunchCheck::kAuto;
   bool resume_if_found = false;  // a checkpoint in the directory is to be continued
+  // What was given beside the job file, "training.dropout" or "training.schedule": where a
+  // checkpoint is continued, these hold against its values (common/checkpoint/run_comparison.h).
+  std::vector<std::string> set_fields;
 };
 
 }  // namespace esteira

@@ -19,6 +19,7 @@
 namespace esteira {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A home of its own for each test, and no variable of the machine's.
@@ -262,6 +263,7 @@ TEST_F(FilesTest, AbsolutePathsOfAJobStayAndOverridesWin) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->spec.train[0].path, "/data/t.txt");
   EXPECT_EQ(job->spec.steps, 5);
+  EXPECT_THAT(job->proto.set_fields(), ElementsAre("training.steps", "checkpoint.directory"));
   EXPECT_EQ(job->spec.checkpoint_directory, root_ + "/here");
 }
 

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 import urllib.request
 
-from cluster import Cluster
+from cluster import TOY_JOB, Cluster
 
 COMPARED = ["step", "loss_bits", "gradient_norm_bits", "learning_rate", "valid_tokens", "skipped", "parameter_hash"]
 RUN = ["training.dropout=0.1", "training.parameter_hash_every_steps=1", "training.validate_every_steps=5", "training.write_sample_ids=true",
@@ -79,6 +79,45 @@ class ResumeTest(unittest.TestCase):
                                  [r["sample_ids"] for r in self.samples(self.unbroken)][20:])
                 self.assertTrue(any("continues from step 20" in e and "training.steps 20 -> 40" in e for e in self.events(job)))
                 self.assertIn("continues from step 20", self.cluster.run("logs", job).out)
+
+    def test_an_edited_job_file_changes_no_hyper_parameter(self):
+        edited = self.cluster.root / "edited.yaml"
+        edited.write_text(TOY_JOB.replace("learning_rate: 3.0e-3", "learning_rate: 1.0e-2, beta2: 0.9")
+                          .replace("gradient_clip_norm: 1.0", "gradient_clip_norm: 0.1").replace("steps: 6", "steps: 40"))
+        watched = [s for s in RUN if "dropout" not in s and "schedule" not in s]  # the file has no dropout, and a cosine
+        job = self.cluster.submit(*watched, *saving(self.copy("edited")), file=edited)
+        self.assertEqual(self.cluster.wait(job).code, 0)
+        self.assertEqual([s["step"] for s in self.cluster.steps(job)], list(range(21, 41)))
+        self.assert_same_as_unbroken(self.cluster.steps(job))
+        event = next(e for e in self.events(job) if "continues from step 20" in e)
+        for field, saved, file in [("optimizer.adamw.learning_rate", "0.003", "0.01"), ("optimizer.adamw.beta2", "0.95", "0.9"),
+                                   ("gradient_clip_norm", "1", "0.1"), ("dropout", "0.1", "0"), ("schedule.decay", "constant", "cosine")]:
+            self.assertIn(f"training.{field} stays {saved} (the job file gives {file}; --set training.{field}={file} would change it)", event)
+        self.assertNotIn("changed on resume", event)
+
+    def test_set_changes_a_hyper_parameter_from_there_on(self):
+        directory = self.copy("set")
+        job = self.resume(directory, *layout(2, 2, 3), "training.optimizer.adamw.learning_rate=0.001")
+        steps = self.cluster.steps(job)
+        self.assertEqual({s["learning_rate"] for s in steps}, {0.001})
+        self.assertEqual(steps[0]["loss_bits"], self.expected[20]["loss_bits"])  # of the weights before it
+        self.assertNotEqual(steps[0]["parameter_hash"], self.expected[20]["parameter_hash"])
+        self.assertTrue(any("training.optimizer.adamw.learning_rate 0.003 -> 0.001 (--set)" in e for e in self.events(job)))
+        self.assertIn("training.optimizer.adamw.learning_rate", self.cluster.describe(job)["spec"]["set_fields"])
+        saved = json.loads((directory / "step-00000025" / "trainer_state.json").read_text())
+        self.assertEqual(saved["adamw"]["learning_rate"], 0.001)
+
+    def test_another_precision_needs_set(self):
+        edited = self.cluster.root / "bf16.yaml"
+        edited.write_text(TOY_JOB.replace("precision: fp32", "precision: bf16").replace("steps: 6", "steps: 22"))
+        directory = self.copy("bf16")
+        job = self.cluster.submit(*saving(directory), file=edited)
+        self.assertEqual(self.cluster.wait(job).code, 1)
+        self.assertIn("training.precision is fp32, and bf16 in the job file", self.cluster.describe(job)["message"])
+        job = self.cluster.submit("training.precision=bf16", *saving(directory), file=edited)
+        self.assertEqual(self.cluster.wait(job).code, 0)
+        event = next(e for e in self.events(job) if "continues from step 20" in e)
+        self.assertIn("training.precision fp32 -> bf16 (--set)", event)
 
     def test_other_numbers_of_replicas_learn_the_same(self):
         for number, how in enumerate([layout(4, 1, 1), layout(1, 3, 3)]):

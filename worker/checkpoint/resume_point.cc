@@ -8,7 +8,6 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/run_comparison.h"
 #include "worker/checkpoint/agreement.h"
 #include "worker/checkpoint/publication.h"
 
@@ -179,19 +178,18 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
   ASSIGN_OR_RETURN(Search::Found found,
                    Search(files, transport, timeout).Run(job.checkpoint_directory));
   if (found.folder.empty()) return std::nullopt;
-  const RunDescription wanted = {{job.model, job.precision},
-                                 MakeTrainerState(job, micro_batch_size, train, 0, 0)};
-  absl::StatusOr<std::vector<std::string>> changed = CompareRuns(found.run, wanted);
+  absl::StatusOr<Continuation> continuation = ContinueRun(found.run, job, micro_batch_size, train);
   // A worker that sees other data than the rest must not go on alone.
   ASSIGN_OR_RETURN(const std::vector<RankOutcome> outcomes,
-                   GatherOutcomes(transport, {changed.status(), {}}, timeout));
+                   GatherOutcomes(transport, {continuation.status(), {}}, timeout));
   absl::Status verdict = FirstFailure(outcomes);
   if (!verdict.ok()) {
     verdict = absl::Status(verdict.code(), absl::StrCat("cannot continue from ", found.folder, ": ",
                                                         verdict.message()));
   }
   RETURN_IF_ERROR(BroadcastStatus(transport, verdict, timeout));
-  ResumePoint point{std::move(found.folder), std::move(found.run.state), {}, *std::move(changed)};
+  ResumePoint point{
+      std::move(found.folder), std::move(found.run.state), {}, *std::move(continuation)};
   for (const Skipped& skipped : found.skipped) {
     point.skipped.push_back(absl::StrCat(Describe(skipped), " (",
                                          SetAside(files, job.checkpoint_directory, skipped), ")"));
@@ -202,8 +200,12 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
 std::string DescribeResume(const ResumePoint& point) {
   std::string text =
       absl::StrCat("continues from step ", point.state.step, " (", point.folder, ")");
-  if (!point.changed.empty()) {
-    absl::StrAppend(&text, "; changed on resume: ", absl::StrJoin(point.changed, ", "));
+  if (!point.continuation.changed.empty()) {
+    absl::StrAppend(&text,
+                    "; changed on resume: ", absl::StrJoin(point.continuation.changed, ", "));
+  }
+  if (!point.continuation.kept.empty()) {
+    absl::StrAppend(&text, "; as saved: ", absl::StrJoin(point.continuation.kept, ", "));
   }
   if (!point.skipped.empty()) {
     absl::StrAppend(&text, "; skipped because damaged: ", absl::StrJoin(point.skipped, ", "));

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "common/checkpoint/data_identity.h"
+#include "common/checkpoint/run_comparison.h"
 #include "common/checkpoint/trainer_state.h"
 #include "common/plan/job_spec.h"
 #include "worker/communication/transport.h"
@@ -19,7 +20,7 @@ struct ResumePoint {
   std::string folder;
   TrainerState state;
   std::vector<std::string> skipped;  // newer ones, each with what is wrong with it; rank 0 only
-  std::vector<std::string> changed;  // hyper-parameters of the job that are not the saved ones
+  Continuation continuation;         // the job that goes on, with the hyper-parameters that hold
 };
 
 // `micro_batch_size` is the layout's. Collective over all ranks of the epoch, which see one file
@@ -27,7 +28,7 @@ struct ResumePoint {
 // and its digest compared by one of the ranks, and a damaged checkpoint is passed over for the next
 // older one. Every rank returns the same. Nothing when the directory holds no folder step-*;
 // DataLoss names each fault when it holds some and none is whole; FailedPrecondition when the
-// newest whole one is of another run (CompareRuns): going back behind it would hide that. What was
+// newest whole one is of another run (ContinueRun): going back behind it would hide that. What was
 // passed over is set aside under the name damaged-step-*, so that the run can write checkpoints of
 // these steps again.
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
@@ -36,7 +37,8 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const JobSpec& job,
                                                            FileSystem& files, Transport& transport,
                                                            absl::Duration timeout);
 
-// "continues from step 20 (/ckpt/step-00000020); changed on resume: ...; skipped ...".
+// "continues from step 20 (/ckpt/step-00000020); changed on resume: ...; as saved: ...; skipped
+// because damaged: ...".
 std::string DescribeResume(const ResumePoint& point);
 
 }  // namespace esteira

@@ -296,7 +296,8 @@ absl::StatusOr<StepReport> ProgramEngine::Step(int64_t step, const SampleReader&
       ReadSamples(train_.program, (step - 1) * plan_.layout.global_batch_size, samples));
   StepReport report;
   report.step = step;
-  report.learning_rate = LearningRate(job_.schedule, job_.adamw.learning_rate, step, job_.steps);
+  report.learning_rate = LearningRate(job_.schedule, job_.adamw.learning_rate, step,
+                                      job_.schedule_steps.value_or(job_.steps));
   RunSettings settings = TrainSettings(step, report.learning_rate);
   settings.largest_norm = largest_norm;
   RETURN_IF_ERROR(Run(train_, settings));

@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/plan/shard_map.h"
-#include "worker/checkpoint/resume_point.h"
 #include "worker/checkpoint/state_source.h"
 #include "worker/model/unit_compute.h"
 #include "worker/trainer/reports.h"
@@ -51,13 +50,31 @@ TrainingRun::TrainingRun(Channel& channel, Setup& setup, Transport& transport, L
       setup_(setup),
       transport_(transport),
       log_(std::move(log)),
-      writer_(setup.job, setup.plan.layout, setup.train_identity, setup.rank,
-              setup.operation_timeout, files_, transport),
-      saver_(writer_, [this](const SaveReport& save) { ReportSave(save); }) {}
+      job_(setup.job) {}
 
 absl::Status TrainingRun::Run() {
+  if (!setup_.launch_check.empty()) RETURN_IF_ERROR(Notice("CHECKED", setup_.launch_check));
+  std::optional<ResumePoint> point;
+  if (job_.resume_if_found) {
+    ASSIGN_OR_RETURN(point, FindPoint());
+    if (point) job_ = point->continuation.job;
+  }
+  RETURN_IF_ERROR(Prepare());
+  if (point) {
+    RETURN_IF_ERROR(Restore(*point));
+    RETURN_IF_ERROR(Notice("RESUMED", DescribeResume(*point), step_));
+  }
+  first_step_ = step_ + 1;
+  while (step_ < job_.steps) {
+    ++step_;
+    RETURN_IF_ERROR(TrainStep());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Prepare() {
   ASSIGN_OR_RETURN(engine_,
-                   Engine::Make(setup_.plan, setup_.job,
+                   Engine::Make(setup_.plan, job_,
                                 {.rank = setup_.rank,
                                  .operation_timeout = setup_.operation_timeout,
                                  .check_finite_each_op = setup_.compute.check_finite,
@@ -65,40 +82,37 @@ absl::Status TrainingRun::Run() {
                                 *setup_.compute.device, *setup_.compute.kernels, transport_));
   runner_ = std::make_unique<StepRunner>(
       StepRunner::Setting{
-          setup_.plan, setup_.job, setup_.rank, setup_.operation_timeout,
+          setup_.plan, job_, setup_.rank, setup_.operation_timeout,
           [this](int64_t sample) { return setup_.train->NumberOf(setup_.train->At(sample)); }},
       *engine_, *setup_.compute.device, transport_);
-  if (!setup_.launch_check.empty()) RETURN_IF_ERROR(Notice("CHECKED", setup_.launch_check));
-  RETURN_IF_ERROR(PrepareSaves());
-  if (setup_.job.resume_if_found) RETURN_IF_ERROR(Resume());
-  first_step_ = step_ + 1;
-  while (step_ < setup_.job.steps) {
-    ++step_;
-    RETURN_IF_ERROR(TrainStep());
-  }
-  return absl::OkStatus();
+  writer_ =
+      std::make_unique<CheckpointWriter>(job_, setup_.plan.layout, setup_.train_identity,
+                                         setup_.rank, setup_.operation_timeout, files_, transport_);
+  saver_ = std::make_unique<BackgroundSaver>(*writer_,
+                                             [this](const SaveReport& save) { ReportSave(save); });
+  return PrepareSaves();
 }
 
 absl::Status TrainingRun::TrainStep() {
   ASSIGN_OR_RETURN(
       const StepRunner::Outcome outcome,
-      runner_->Run(step_, ReaderOf(*setup_.train), Every(setup_.job.parameter_hash_every_steps)));
+      runner_->Run(step_, ReaderOf(*setup_.train), Every(job_.parameter_hash_every_steps)));
   const StepReport& report = outcome.report;
   RETURN_IF_ERROR(HandleFinding(outcome));
-  const OnNonFinite policy = setup_.job.on_non_finite;
+  const OnNonFinite policy = job_.on_non_finite;
   if (policy == OnNonFinite::kRollBack) {
     if (MustRollBack(report)) return RollBack();
     RETURN_IF_ERROR(CompareWithRunBefore(report));
   }
   std::optional<double> validation_loss;
-  if (Every(setup_.job.validate_every_steps)) {
+  if (Every(job_.validate_every_steps)) {
     ASSIGN_OR_RETURN(validation_loss, Validation());
   }
   RETURN_IF_ERROR(ReportStep(report, validation_loss));
   if (report.non_finite.found && policy == OnNonFinite::kStop) {
     return StopAtNonFinite(report, setup_.rank);
   }
-  if (!setup_.job.checkpoint_directory.empty() && Every(setup_.job.checkpoint_every_steps)) {
+  if (!job_.checkpoint_directory.empty() && Every(job_.checkpoint_every_steps)) {
     return SaveCheckpoint();
   }
   return absl::OkStatus();
@@ -128,7 +142,7 @@ absl::Status TrainingRun::Notice(const char* reason, const std::string& message,
 
 absl::StatusOr<std::optional<double>> TrainingRun::Validation() {
   if (!setup_.validation) return std::nullopt;
-  return engine_->Evaluate(setup_.job.validation_batches, ReaderOf(*setup_.validation));
+  return engine_->Evaluate(job_.validation_batches, ReaderOf(*setup_.validation));
 }
 
 v1::TrainerReport TrainingRun::NewReport() const {
@@ -147,7 +161,7 @@ absl::Status TrainingRun::ReportStep(const StepReport& report,
   const int64_t dropped = transport_.counters().messages_dropped;
   message.mutable_step()->set_messages_dropped(dropped - std::exchange(dropped_before_, dropped));
   if (setup_.rank == 0) {
-    if (setup_.job.write_sample_ids) AddSampleIds(setup_, step_, *message.mutable_step());
+    if (job_.write_sample_ids) AddSampleIds(setup_, step_, *message.mutable_step());
     log_.Info(absl::StrFormat(
         "step %d loss %.4f norm %.3f lr %.2e %.0f tokens/s%s", step_, report.loss,
         report.gradient_norm, report.learning_rate,
@@ -160,8 +174,9 @@ absl::Status TrainingRun::ReportStep(const StepReport& report,
 // Memory for the copy of a periodic save is taken once, so that no save can run out of it. Without
 // it saves are still made.
 absl::Status TrainingRun::PrepareSaves() {
-  const JobSpec& job = setup_.job;
-  if (job.checkpoint_directory.empty() || job.checkpoint_every_steps <= 0) return absl::OkStatus();
+  if (job_.checkpoint_directory.empty() || job_.checkpoint_every_steps <= 0) {
+    return absl::OkStatus();
+  }
   const int64_t bytes = BytesOfStates(engine_->States());
   if (bytes == 0) return absl::OkStatus();  // the rank holds nothing but padding
   absl::StatusOr<Buffer> copy = setup_.compute.device->Allocate(bytes, MemoryKind::kOther);
@@ -182,12 +197,12 @@ absl::Status TrainingRun::PrepareSaves() {
 absl::Status TrainingRun::SaveCheckpoint() {
   const int64_t updates = engine_->updates();
   std::vector<UnitState> states = engine_->States();
-  if (IsLast()) return saver_.SaveNow(step_, updates, std::move(states));
+  if (IsLast()) return saver_->SaveNow(step_, updates, std::move(states));
   const bool fits = copy_.bytes() >= BytesOfStates(states);
-  const absl::Status status = fits
-                                  ? saver_.Start(step_, updates, std::move(states),
-                                                 {copy_.data(), static_cast<size_t>(copy_.bytes())})
-                                  : saver_.SaveNow(step_, updates, std::move(states));
+  const absl::Status status =
+      fits ? saver_->Start(step_, updates, std::move(states),
+                           {copy_.data(), static_cast<size_t>(copy_.bytes())})
+           : saver_->SaveNow(step_, updates, std::move(states));
   return IsConsequence(status) ? status : absl::OkStatus();
 }
 
@@ -225,7 +240,7 @@ void TrainingRun::ReportSave(const SaveReport& save) {
 
 void TrainingRun::ReportFailedSave(const SaveReport& save, bool failed_before) {
   const absl::Status& status = save.result.status();
-  if (IsConsequence(status) || save.step == setup_.job.steps) return;  // it ends the run
+  if (IsConsequence(status) || save.step == job_.steps) return;  // it ends the run
   log_.With("step", save.step)
       .With("cause", status.message())
       .Error("checkpoint failed, training goes on");
@@ -238,17 +253,16 @@ void TrainingRun::ReportFailedSave(const SaveReport& save, bool failed_before) {
   channel_.Write(message).IgnoreError();
 }
 
-absl::Status TrainingRun::Resume() {
-  ASSIGN_OR_RETURN(
-      const std::optional<ResumePoint> point,
-      FindResumePoint(setup_.job, setup_.plan.layout.micro_batch_size, setup_.train_identity,
-                      files_, transport_, setup_.operation_timeout));
-  if (!point) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const StateSource source,
-                   OpenStateSource(files_, point->folder, setup_.job.model));
-  RETURN_IF_ERROR(engine_->Restore(point->state.updates, source));
-  step_ = point->state.step;
-  return Notice("RESUMED", DescribeResume(*point), step_);
+absl::StatusOr<std::optional<ResumePoint>> TrainingRun::FindPoint() {
+  return FindResumePoint(setup_.job, setup_.plan.layout.micro_batch_size, setup_.train_identity,
+                         files_, transport_, setup_.operation_timeout);
+}
+
+absl::Status TrainingRun::Restore(const ResumePoint& point) {
+  ASSIGN_OR_RETURN(const StateSource source, OpenStateSource(files_, point.folder, job_.model));
+  RETURN_IF_ERROR(engine_->Restore(point.state.updates, source));
+  step_ = point.state.step;
+  return absl::OkStatus();
 }
 
 // Once a step, and not again before something new was learned.
@@ -262,19 +276,11 @@ bool TrainingRun::MustRollBack(const StepReport& report) {
 // To the newest checkpoint that this run can go on from, or, before the first one, to the initial
 // weights. The bad step comes again then; if it is bad again, it is skipped.
 absl::Status TrainingRun::RollBack() {
-  absl::Status saved = saver_.Wait();  // a failed save has been reported
+  absl::Status saved = saver_->Wait();  // a failed save has been reported
   if (IsConsequence(saved)) return saved;
   rolled_back_at_ = std::exchange(step_, 0);
-  ASSIGN_OR_RETURN(
-      const std::optional<ResumePoint> point,
-      FindResumePoint(setup_.job, setup_.plan.layout.micro_batch_size, setup_.train_identity,
-                      files_, transport_, setup_.operation_timeout));
-  StateSource source = InitialState(setup_.job);
-  if (point) {
-    ASSIGN_OR_RETURN(source, OpenStateSource(files_, point->folder, setup_.job.model));
-    step_ = point->state.step;
-  }
-  RETURN_IF_ERROR(engine_->Restore(point ? point->state.updates : 0, source));
+  ASSIGN_OR_RETURN(const std::optional<ResumePoint> point, FindPoint());
+  RETURN_IF_ERROR(point ? Restore(*point) : engine_->Restore(0, InitialState(job_)));
   return Notice("ROLLED_BACK",
                 absl::StrCat("step ", rolled_back_at_, " was bad: rolled back to step ", step_,
                              point ? "" : ", the initial weights, as there is no checkpoint yet",

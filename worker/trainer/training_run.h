@@ -10,6 +10,7 @@
 #include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "worker/checkpoint/background_saver.h"
+#include "worker/checkpoint/resume_point.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/channel.h"
@@ -30,20 +31,22 @@ class TrainingRun {
   int64_t step() const { return step_; }  // the one that is running, or the last one
 
  private:
+  absl::Status Prepare();
   absl::Status TrainStep();
   absl::Status HandleFinding(const StepRunner::Outcome& outcome);
   absl::StatusOr<std::optional<double>> Validation();
   absl::Status ReportStep(const StepReport& report, std::optional<double> validation_loss);
   absl::Status Notice(const char* reason, const std::string& message, int64_t steps_done = 0);
   absl::Status PrepareSaves();
-  absl::Status Resume();
+  absl::StatusOr<std::optional<ResumePoint>> FindPoint();
+  absl::Status Restore(const ResumePoint& point);
   bool MustRollBack(const StepReport& report);
   absl::Status RollBack();
   absl::Status CompareWithRunBefore(const StepReport& report);
   absl::Status SaveCheckpoint();
   void ReportSave(const SaveReport& save);
   void ReportFailedSave(const SaveReport& save, bool failed_before);
-  bool IsLast() const { return step_ == setup_.job.steps; }
+  bool IsLast() const { return step_ == job_.steps; }
   bool Every(int64_t period) const { return IsLast() || (period > 0 && step_ % period == 0); }
   v1::TrainerReport NewReport() const;
 
@@ -56,6 +59,7 @@ class TrainingRun {
   Setup& setup_;
   Transport& transport_;
   const Logger log_;
+  JobSpec job_;  // from Prepare on with the hyper-parameters that hold; setup_.job is as submitted
   RealFileSystem files_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<StepRunner> runner_;
@@ -68,8 +72,8 @@ class TrainingRun {
   int64_t dropped_before_ = 0;    // messages, at the step before
   bool save_failed_ = false;      // the save before; of the thread that saves
   Buffer copy_;                   // of the states, while they are written
-  CheckpointWriter writer_;
-  BackgroundSaver saver_;  // last: its end waits for a save that uses the others
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<BackgroundSaver> saver_;  // last: its end waits for a save that uses the others
 };
 
 }  // namespace esteira

@@ -33,7 +33,7 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
   EXPECT_EQ(parsed->updates, 29);
   EXPECT_EQ(parsed->next_sample, 360);
   EXPECT_EQ(parsed->seed, std::numeric_limits<uint64_t>::max());
-  EXPECT_EQ(parsed->steps, 1000);
+  EXPECT_EQ(parsed->schedule_steps, 1000);
   EXPECT_EQ(parsed->global_batch_size, 12);
   EXPECT_EQ(parsed->sequence_length, 64);
   EXPECT_EQ(parsed->micro_batch_size, 3);
@@ -47,6 +47,12 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
   EXPECT_EQ(parsed->tokenizer, "bytes");
   EXPECT_EQ(parsed->train, SomeData());
   EXPECT_EQ(PrintTrainerState(*parsed), PrintTrainerState(state));
+}
+
+TEST(TrainerStateTest, StepsAreThoseThatTheScheduleSpans) {
+  JobSpec job = SomeJob();
+  job.schedule_steps = 800;
+  EXPECT_EQ(MakeTrainerState(job, 3, {}, 30, 29).schedule_steps, 800);
 }
 
 // Whichever field is missing or of another type is named.

@@ -456,6 +456,50 @@ TEST(JobCodecTest, Parallelism) {
   }
 }
 
+std::vector<std::string> SetFields(const std::vector<std::string>& overrides) {
+  const Read read = ReadJob(kJob, overrides);
+  const std::vector<std::string> noted(read.proto.set_fields().begin(),
+                                       read.proto.set_fields().end());
+  EXPECT_EQ(read.job.set_fields, noted);
+  return noted;
+}
+
+TEST(JobCodecTest, WhatOverridesGiveIsNoted) {
+  EXPECT_THAT(SetFields({}), IsEmpty());
+  EXPECT_THAT(SetFields({"training.steps=50", "training.dropout=0", "training.steps=40"}),
+              ElementsAre("training.steps", "training.dropout"));
+  // Of a map only what it names; nothing, or a list, is one value.
+  EXPECT_THAT(SetFields({"training.optimizer={adamw: {beta1: 0.7, beta2: 0.9}}",
+                         "training.schedule=null", "data.train=[{path: b.txt, weight: 1}]"}),
+              ElementsAre("training.optimizer.adamw.beta1", "training.optimizer.adamw.beta2",
+                          "training.schedule", "data.train"));
+  EXPECT_THAT(ReadJob(kSmallJob, {"training.steps=many"}).proto.set_fields(), IsEmpty());
+}
+
+TEST(JobCodecTest, SetFieldsAreNoFieldOfAFile) {
+  ExpectFault({"set_fields=[training.steps]"}, "set_fields", "remove it");
+  const Read read = ReadJob(absl::StrCat(kSmallJob, "set_fields: [training.dropout]\n"));
+  ASSERT_EQ(read.faults.size(), 1u);
+  EXPECT_EQ(read.faults[0].field, "set_fields");
+  EXPECT_THAT(read.job.set_fields, IsEmpty());
+  for (const char* typo : {"set_field=1", "training.set_fields=1"}) {
+    EXPECT_THAT(Lines(ReadJob(kSmallJob, {typo}).faults),
+                ElementsAre(::testing::Not(HasSubstr("mean set_fields"))));
+  }
+}
+
+TEST(JobCodecTest, SetFieldsOfARequestAreFields) {
+  for (const char* path : {"training.lr", "training.steps.x", "data.train.path", "training.", "",
+                           ".training", "training..steps", "data.train[0].path"}) {
+    Read read = ReadJob(kSmallJob);
+    read.proto.add_set_fields("training.schedule.decay");
+    read.proto.add_set_fields(path);
+    DecodeJob(read.proto, read.faults);
+    EXPECT_THAT(Lines(read.faults),
+                ElementsAre(HasSubstr(absl::StrCat("set_fields: \"", path, "\" is not a field"))));
+  }
+}
+
 TEST(JobCodecTest, PathsWithANulByte) {
   ExpectFault({R"(data.train=[{path: "a\0b"}])"}, "data.train[0].path", "NUL byte");
   ExpectFault({R"(data.validation=[{path: "a\0.bin"}])"}, "data.validation[0].path", "NUL byte");

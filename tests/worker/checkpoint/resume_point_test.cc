@@ -45,6 +45,8 @@ class ResumePointTest : public testing::TestWithParam<int> {
       if (!other->has_value()) continue;
       EXPECT_EQ((*other)->folder, (*found[0])->folder);
       EXPECT_EQ((*other)->state.updates, (*found[0])->state.updates);
+      EXPECT_EQ((*other)->continuation.job.adamw.learning_rate,
+                (*found[0])->continuation.job.adamw.learning_rate);
     }
     return found[0];
   }
@@ -137,10 +139,17 @@ TEST_P(ResumePointTest, AReplacementThatWasInterruptedIsUndone) {
 
 TEST_P(ResumePointTest, AnotherRunIsRefusedAndChangesAreNamed) {
   job_.adamw.learning_rate = 0.25;
-  job_.steps = 60;
-  EXPECT_EQ(DescribeResume(**Find(job_)),
-            "continues from step 30 (/ckpt/step-00000030); changed on resume: training.steps 50 -> "
-            "60, adamw.learning_rate 0.0006 -> 0.25");
+  job_.dropout = 0.5;
+  job_.set_fields = {"training.dropout"};
+  const Found changed = Find(job_);
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_EQ(DescribeResume(**changed),
+            "continues from step 30 (/ckpt/step-00000030); changed on resume: training.dropout 0 "
+            "-> 0.5 (--set); as saved: training.optimizer.adamw.learning_rate stays 0.0006 (the "
+            "job file gives 0.25; --set training.optimizer.adamw.learning_rate=0.25 would change "
+            "it)");
+  EXPECT_EQ((*changed)->continuation.job.adamw.learning_rate, 6e-4);
+  EXPECT_EQ((*changed)->continuation.job.dropout, 0.5);
   job_.seed = 4;
   const Found found = Find(job_);
   EXPECT_EQ(found.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -25,6 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -80,6 +81,7 @@ struct Outcome {
   std::vector<int64_t> steps;    // as they were reported
   std::vector<int64_t> skipped;  // of them
   std::vector<std::string> hashes;
+  std::vector<double> learning_rates;
   std::vector<std::pair<std::string, std::string>> notices;  // reason, message
 };
 
@@ -106,8 +108,13 @@ class TrainingRunTest : public ::testing::Test {
     return job;
   }
 
+  // Without checkpoints of an earlier run.
   Outcome Train(const JobSpec& job, const FaultOfPass& faults) const {
     std::filesystem::remove_all(job.checkpoint_directory);
+    return GoOn(job, faults);
+  }
+
+  Outcome GoOn(const JobSpec& job, const FaultOfPass& faults) const {
     std::filesystem::create_directories(job.checkpoint_directory);
     esteira::Setup setup;
     setup.job = job;
@@ -152,6 +159,7 @@ class TrainingRunTest : public ::testing::Test {
       outcome.steps.push_back(step);
       if (report.step().record().skipped()) outcome.skipped.push_back(step);
       outcome.hashes.push_back(std::to_string(report.step().parameter_hash_part()));
+      outcome.learning_rates.push_back(report.step().record().learning_rate());
     }
     if (report.has_notice()) {
       outcome.notices.emplace_back(report.notice().reason(), report.notice().message());
@@ -235,6 +243,83 @@ TEST_F(TrainingRunTest, WhatIsBadAgainIsSkipped) {
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_THAT(outcome.steps, ElementsAre(1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 10, 11, 12));
   EXPECT_THAT(outcome.skipped, ElementsAre(8, 9, 10, 11, 12));
+}
+
+// A job that stops at a bad step and has made a checkpoint of step 5.
+class ContinuedRunTest : public TrainingRunTest {
+ protected:
+  ContinuedRunTest() : job_(Job(OnNonFinite::kStop)), unbroken_(Train(job_, None)) {
+    job_.resume_if_found = true;
+    EXPECT_EQ(Train(job_, BadSteps(7, 2)).steps.back(), 8);
+  }
+
+  // Whether `outcome` is what the unbroken run did from `first` on.
+  void ExpectUnbroken(const Outcome& outcome, int64_t first) const {
+    const auto from = static_cast<ptrdiff_t>(first - 1);
+    EXPECT_EQ(outcome.steps.front(), first);
+    EXPECT_THAT(outcome.hashes,
+                ElementsAreArray(unbroken_.hashes.begin() + from, unbroken_.hashes.end()));
+    EXPECT_THAT(outcome.learning_rates, ElementsAreArray(unbroken_.learning_rates.begin() + from,
+                                                         unbroken_.learning_rates.end()));
+  }
+
+  JobSpec Other() const {
+    JobSpec job = job_;
+    job.adamw = {0.5, 0.5, 0.5, 0.5, 0.5};
+    job.schedule = {1, Decay::kLinear, 0.5, 0};
+    job.dropout = 0.5;
+    job.gradient_clip_norm = 1e-3;
+    return job;
+  }
+
+  JobSpec job_;
+  const Outcome unbroken_;
+};
+
+TEST_F(ContinuedRunTest, TheSavedHyperParametersHoldWhateverTheJobFileGives) {
+  const Outcome outcome = GoOn(Other(), None);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  ExpectUnbroken(outcome, 6);
+  ASSERT_THAT(outcome.notices, SizeIs(1));
+  EXPECT_THAT(outcome.notices[0].second, HasSubstr("learning_rate stays 0.01 (the job file"));
+}
+
+// Stopped before its own first save, and after it.
+TEST_F(ContinuedRunTest, ThatHoldsThroughRestarts) {
+  EXPECT_EQ(GoOn(Other(), BadSteps(2, 2)).steps.back(), 8);
+  EXPECT_EQ(GoOn(Other(), BadSteps(5, 2)).steps.back(), 11);
+  ExpectUnbroken(GoOn(Other(), None), 11);
+}
+
+TEST_F(ContinuedRunTest, WhatIsSetHoldsThroughRestarts) {
+  JobSpec job = Other();
+  job.set_fields = {"training.optimizer.adamw.learning_rate"};
+  job.checkpoint_directory += "-copy";
+  std::filesystem::copy(job_.checkpoint_directory, job.checkpoint_directory,
+                        std::filesystem::copy_options::recursive);
+  const Outcome whole = GoOn(job, None);
+  EXPECT_EQ(whole.steps.front(), 6);
+  EXPECT_NE(whole.hashes[0], unbroken_.hashes[5]);
+  EXPECT_NEAR(whole.learning_rates[0], unbroken_.learning_rates[5] * 0.5 / job_.adamw.learning_rate,
+              1e-12);
+  EXPECT_THAT(whole.notices[0].second, HasSubstr("learning_rate 0.01 -> 0.5 (--set)"));
+  job.checkpoint_directory = job_.checkpoint_directory;
+  EXPECT_EQ(GoOn(job, BadSteps(2, 2)).steps.back(), 8);
+  EXPECT_EQ(GoOn(job, BadSteps(5, 2)).steps.back(), 11);
+  EXPECT_EQ(GoOn(job, None).hashes.back(), whole.hashes.back());
+}
+
+TEST_F(ContinuedRunTest, MoreStepsGoOnAtTheLastRate) {
+  JobSpec job = job_;
+  job.steps = kSteps + 2;
+  Outcome outcome = GoOn(job, None);
+  ASSERT_EQ(outcome.steps.back(), kSteps + 2);
+  for (int more = 0; more < 2; ++more) {
+    EXPECT_EQ(outcome.learning_rates.back(), unbroken_.learning_rates.back());
+    outcome.learning_rates.pop_back();
+    outcome.hashes.pop_back();
+  }
+  ExpectUnbroken(outcome, 6);
 }
 
 TEST_F(TrainingRunTest, AStateThatWasDamagedIsFoundAfterRollBack) {
