@@ -116,39 +116,66 @@ ESTEIRA_INLINE __mmask16 Seen(int64_t key, int64_t group) {
   return hidden >= kTileRows ? __mmask16{0} : static_cast<__mmask16>(kAll16 << hidden);
 }
 
-// Values of keys (key, key + 1) and the 32 queries of `step`, as bf16: into a left operand
-// [key, query], a right operand, or both.
-template <bool kLeft>
-ESTEIRA_INLINE void StoreKeys(const V (&first)[2], const V (&second)[2], int64_t key, int64_t step,
-                              Bf16* left, Bf16* right) {
+// Values of two keys, one after the other, and the 32 queries of a step, as bf16: into a left
+// operand [key, query], a right operand, or both.
+template <bool kLeft, bool kRight>
+ESTEIRA_INLINE void StoreKeys(const V (&first)[2], const V (&second)[2], Bf16* left, Bf16* right) {
   const auto even = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(first[1], first[0]));
   const auto odd = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second[1], second[0]));
   if constexpr (kLeft) {
-    Bf16* const at = left + (key / kLinesOfPanel * kStepsOfBlock + step) * kPanelStep +
-                     key % kLinesOfPanel * kDepthOfStep;
-    _mm512_store_si512(at, even);
-    _mm512_store_si512(at + kDepthOfStep, odd);
+    _mm512_store_si512(left, even);
+    _mm512_store_si512(left + kDepthOfStep, odd);
   }
-  if (right == nullptr) return;
-  Bf16* const at = right + (step * kStepsOfBlock + key / kDepthOfStep) * kPanelStep +
-                   key % kDepthOfStep / 2 * kLinesOfPanel;
-  _mm512_store_si512(at, Interleave<0>(even, odd));
-  _mm512_store_si512(at + kTileElements, Interleave<1>(even, odd));
+  if constexpr (kRight) {
+    _mm512_store_si512(right, Interleave<0>(even, odd));
+    _mm512_store_si512(right + kTileElements, Interleave<1>(even, odd));
+  }
+}
+
+// Where the values of `key` and the queries of `step` lie in a left or a right operand; 16 keys
+// from a multiple of 16 on follow each other, kDepthOfStep elements apart on the left, as two are
+// on the right.
+ESTEIRA_INLINE int64_t LeftOf(int64_t key, int64_t step) {
+  return (key / kLinesOfPanel * kStepsOfBlock + step) * kPanelStep +
+         key % kLinesOfPanel * kDepthOfStep;
+}
+ESTEIRA_INLINE int64_t RightOf(int64_t key, int64_t step) {
+  return (step * kStepsOfBlock + key / kDepthOfStep) * kPanelStep +
+         key % kDepthOfStep / 2 * kLinesOfPanel;
+}
+
+// The largest score of each of 64 queries over a block, and `max` before it. Two chains a group:
+// one after the other they would wait for each other.
+template <bool kDiagonal>
+ESTEIRA_INLINE void LargestScores(const float* scores, V (&max)[4]) {
+  V odd[4] = {max[0], max[1], max[2], max[3]};
+  for (int64_t first = 0; first < kBlock; first += kTileRows) {
+    for (int64_t key = first; key < first + kTileRows; key += 2) {
+#pragma GCC unroll 4
+      for (int64_t group = 0; group < 4; ++group) {
+        const float* const at = scores + GroupOf(first, group) + (key - first) * kTileRows;
+        max[group] =
+            _mm512_mask_max_ps(max[group], Seen<kDiagonal>(key, group), max[group], Load(at));
+        odd[group] = _mm512_mask_max_ps(odd[group], Seen<kDiagonal>(key + 1, group), odd[group],
+                                        Load(at + kTileRows));
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t group = 0; group < 4; ++group) max[group] = _mm512_max_ps(max[group], odd[group]);
 }
 
 // The maximum of each query over the block and before; the output so far is rescaled to it.
 template <bool kDiagonal>
 ESTEIRA_INLINE void RaiseMaxima(TileScratch& s, float scale, int64_t width) {
+  V max[4];
+  for (int64_t group = 0; group < 4; ++group) max[group] = Load(s.max + group * kTileRows);
+  LargestScores<kDiagonal>(s.scores, max);
   for (int64_t group = 0; group < 4; ++group) {
     const V old_max = Load(s.max + group * kTileRows);
-    V max = old_max;
-    for (int64_t key = 0; key < kBlock; ++key) {
-      max = _mm512_mask_max_ps(max, Seen<kDiagonal>(key, group), max,
-                               Load(s.scores + GroupOf(key, group)));
-    }
-    if (_mm512_cmpneq_ps_mask(max, old_max) == 0) continue;
-    const V factor = Exp2((old_max - max) * scale);
-    Store(s.max + group * kTileRows, max);
+    if (_mm512_cmpneq_ps_mask(max[group], old_max) == 0) continue;
+    const V factor = Exp2((old_max - max[group]) * scale);
+    Store(s.max + group * kTileRows, max[group]);
     Store(s.sum + group * kTileRows, Load(s.sum + group * kTileRows) * factor);
     for (int64_t d = 0; d < width; ++d) {
       float* const at = s.out + GroupOf(d, group);
@@ -166,20 +193,24 @@ ESTEIRA_INLINE void Exponentials(TileScratch& s, float scale) {
       max[i] = Load(s.max + (2 * step + i) * kTileRows);
       sum[i] = Load(s.sum + (2 * step + i) * kTileRows);
     }
-    for (int64_t key = 0; key < kBlock; key += 2) {
-      V p[2][2];
+    for (int64_t first = 0; first < kBlock; first += kTileRows) {
+      const float* const scores[2] = {s.scores + GroupOf(first, 2 * step),
+                                      s.scores + GroupOf(first, 2 * step + 1)};
+      Bf16* const right = s.p_right + RightOf(first, step);
+      for (int64_t key = 0; key < kTileRows; key += 2) {
+        V p[2][2];
 #pragma GCC unroll 2
-      for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          const int64_t group = 2 * step + i;
-          const V score = Load(s.scores + GroupOf(key + k, group));
-          p[k][i] =
-              _mm512_maskz_mov_ps(Seen<kDiagonal>(key + k, group), Exp2((score - max[i]) * scale));
-          sum[i] += p[k][i];
+          for (int i = 0; i < 2; ++i) {
+            const V score = Load(scores[i] + (key + k) * kTileRows);
+            p[k][i] = _mm512_maskz_mov_ps(Seen<kDiagonal>(first + key + k, 2 * step + i),
+                                          Exp2((score - max[i]) * scale));
+            sum[i] += p[k][i];
+          }
         }
+        StoreKeys<false, true>(p[0], p[1], nullptr, right + key / 2 * kLinesOfPanel);
       }
-      StoreKeys<false>(p[0], p[1], key, step, nullptr, s.p_right);
     }
     for (int i = 0; i < 2; ++i) Store(s.sum + (2 * step + i) * kTileRows, sum[i]);
   }
@@ -326,20 +357,27 @@ ESTEIRA_INLINE void TileBackwardScores(TileScratch& s, float scale) {
       log_sum_exp[i] = Load(s.max + (2 * step + i) * kTileRows);
       dy_y[i] = Load(s.sum + (2 * step + i) * kTileRows);
     }
-    for (int64_t key = 0; key < kBlock; key += 2) {
-      V p[2][2], ds[2][2];
+    for (int64_t first = 0; first < kBlock; first += kTileRows) {
+      const int64_t from[2] = {GroupOf(first, 2 * step), GroupOf(first, 2 * step + 1)};
+      const int64_t left = LeftOf(first, step);
+      const int64_t right = RightOf(first, step);
+      for (int64_t key = 0; key < kTileRows; key += 2) {
+        V p[2][2], ds[2][2];
 #pragma GCC unroll 2
-      for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          const int64_t at = GroupOf(key + k, 2 * step + i);
-          const __mmask16 seen = Seen<kDiagonal>(key + k, 2 * step + i);
-          p[k][i] = _mm512_maskz_mov_ps(seen, Exp2(Load(s.scores + at) * scale - log_sum_exp[i]));
-          ds[k][i] = _mm512_maskz_mov_ps(seen, p[k][i] * (Load(s.dscores + at) - dy_y[i]));
+          for (int i = 0; i < 2; ++i) {
+            const int64_t at = from[i] + (key + k) * kTileRows;
+            const __mmask16 seen = Seen<kDiagonal>(first + key + k, 2 * step + i);
+            p[k][i] = _mm512_maskz_mov_ps(seen, Exp2(Load(s.scores + at) * scale - log_sum_exp[i]));
+            ds[k][i] = _mm512_maskz_mov_ps(seen, p[k][i] * (Load(s.dscores + at) - dy_y[i]));
+          }
         }
+        const int64_t row = left + key * kDepthOfStep;
+        StoreKeys<true, false>(p[0], p[1], s.p_left + row, nullptr);
+        StoreKeys<true, true>(ds[0], ds[1], s.ds_left + row,
+                              s.ds_right + right + key / 2 * kLinesOfPanel);
       }
-      StoreKeys<true>(p[0], p[1], key, step, s.p_left, nullptr);
-      StoreKeys<true>(ds[0], ds[1], key, step, s.ds_left, s.ds_right);
     }
   }
 }
