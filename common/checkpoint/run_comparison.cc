@@ -212,6 +212,8 @@ absl::StatusOr<Continuation> ContinueRun(const RunDescription& saved, const JobS
   settlement.Require("training.precision", PrecisionName(saved.config.precision),
                      PrecisionName(job.precision));
   settlement.Require("training.numerics", saved.state.numerics, wanted.state.numerics);
+  settlement.Require("parallelism.gradient_traffic", saved.state.gradient_traffic,
+                     wanted.state.gradient_traffic);
   settlement.Note("training.micro_batch_size", saved.state.micro_batch_size, micro_batch_size);
   SettleOptimizer(saved.state, result.job, settlement);
   SettleSchedule(saved.state, result.job, settlement);

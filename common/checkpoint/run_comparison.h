@@ -32,9 +32,9 @@ struct Continuation {
 // Of hyper-parameters that differ (optimizer, schedule and the steps that it spans, clipping,
 // dropout) the saved run's hold, but for those in job.set_fields. FailedPrecondition, with both
 // values of every such field: what would make it another run (the model, the data, the tokenizer,
-// the seed, the global batch size, the sequence length); another precision or numerics that is not
-// in set_fields; a checkpoint beyond the job's last step. `micro_batch_size` is the layout's;
-// `train`: as IdentifyData told it.
+// the seed, the global batch size, the sequence length); another precision, numerics or gradient
+// traffic that is not in set_fields; a checkpoint beyond the job's last step. `micro_batch_size` is
+// the layout's; `train`: as IdentifyData told it.
 absl::StatusOr<Continuation> ContinueRun(const RunDescription& saved, const JobSpec& job,
                                          int64_t micro_batch_size,
                                          const std::vector<DataIdentity>& train);

@@ -89,6 +89,7 @@ absl::StatusOr<TrainerState> ParseFields(absl::string_view text) {
   ASSIGN_OR_RETURN(state.sequence_length, IntField(object, "sequence_length"));
   ASSIGN_OR_RETURN(state.micro_batch_size, IntField(object, "micro_batch_size"));
   ASSIGN_OR_RETURN(state.numerics, StringField(object, "numerics"));
+  ASSIGN_OR_RETURN(state.gradient_traffic, StringField(object, "gradient_traffic"));
   ASSIGN_OR_RETURN(state.dropout, NumberField(object, "dropout"));
   ASSIGN_OR_RETURN(state.gradient_clip_norm, NumberField(object, "gradient_clip_norm"));
   ASSIGN_OR_RETURN(const json adamw, ObjectField(object, "adamw"));
@@ -114,6 +115,7 @@ TrainerState MakeTrainerState(const JobSpec& job, int64_t micro_batch_size,
   state.sequence_length = job.sequence_length;
   state.micro_batch_size = micro_batch_size;
   state.numerics = NumericsName(job.numerics);
+  state.gradient_traffic = GradientTrafficName(job.gradient_traffic);
   state.dropout = job.dropout;
   state.gradient_clip_norm = job.gradient_clip_norm;
   state.adamw = job.adamw;
@@ -149,6 +151,7 @@ std::string PrintTrainerState(const TrainerState& state) {
                     {"sequence_length", state.sequence_length},
                     {"micro_batch_size", state.micro_batch_size},
                     {"numerics", state.numerics},
+                    {"gradient_traffic", state.gradient_traffic},
                     {"dropout", state.dropout},
                     {"gradient_clip_norm", state.gradient_clip_norm},
                     {"adamw", adamw},

@@ -23,8 +23,9 @@ struct TrainerState {
   int64_t schedule_steps = 0;  // that the learning rate's schedule spans: "steps" in the file
   int64_t global_batch_size = 0;
   int64_t sequence_length = 0;
-  int64_t micro_batch_size = 0;  // part of what is computed, as are numerics
+  int64_t micro_batch_size = 0;  // part of what is computed, as are numerics and traffic
   std::string numerics;
+  std::string gradient_traffic;
   double dropout = 0;
   double gradient_clip_norm = 0;
   AdamWOptions adamw;

@@ -137,6 +137,7 @@ class Decoder {
   void Schedule();
   void Evaluation();
   void Parallelism();
+  void GradientTrafficOfReplicas();
   void PipelineSchedule();
   std::optional<int> Window(absl::string_view field, const std::string& value);
   void Checkpoint();
@@ -456,6 +457,20 @@ void Decoder::Parallelism() {
   if (parallelism.has_lookahead()) {
     layout.lookahead =
         static_cast<int>(Whole("parallelism.lookahead", parallelism.lookahead(), 0, kMaxLookahead));
+  }
+  GradientTrafficOfReplicas();
+}
+
+void Decoder::GradientTrafficOfReplicas() {
+  constexpr char kField[] = "parallelism.gradient_traffic";
+  const std::string traffic =
+      Choose(kField, proto_.parallelism().gradient_traffic(), {{"full", "bf16"}, {}}, "full");
+  if (traffic != "bf16") return;
+  job_.gradient_traffic = GradientTraffic::kBf16;
+  if (job_.numerics == Numerics::kExact) {
+    Add(kField,
+        "is bf16, which rounds what training.numerics exact promises to add up exactly; use full, "
+        "or training.numerics fast");
   }
 }
 

@@ -69,6 +69,7 @@ struct JobSpec {
   int64_t global_batch_size = 0;
   Precision precision = Precision::kBf16;
   Numerics numerics = Numerics::kFast;
+  GradientTraffic gradient_traffic = GradientTraffic::kFull;
   double gradient_clip_norm = 1;
   double dropout = 0;
   AdamWOptions adamw;

@@ -41,6 +41,7 @@ struct Layout {
   int64_t micro_batch_size = 0;   // sequences, at most
   int64_t sequence_length = 0;
   Numerics numerics = Numerics::kFast;
+  GradientTraffic gradient_traffic = GradientTraffic::kFull;
 
   const StagePolicy& policy(int stage) const { return policies[static_cast<size_t>(stage)]; }
   void SetPolicies(const StagePolicy& policy) {

@@ -188,6 +188,10 @@ const char* NumericsName(Numerics numerics) {
   return numerics == Numerics::kFast ? "fast" : "exact";
 }
 
+const char* GradientTrafficName(GradientTraffic traffic) {
+  return traffic == GradientTraffic::kFull ? "full" : "bf16";
+}
+
 absl::StatusOr<Architecture> ParseArchitecture(const std::string& name) {
   if (name == "gpt2") return Architecture::kGpt2;
   if (name == "llama") return Architecture::kLlama;
@@ -207,6 +211,13 @@ absl::StatusOr<Numerics> ParseNumerics(const std::string& name) {
   if (name == "exact") return Numerics::kExact;
   return absl::InvalidArgumentError(
       absl::StrCat("numerics \"", name, "\" does not exist; use fast or exact"));
+}
+
+absl::StatusOr<GradientTraffic> ParseGradientTraffic(const std::string& name) {
+  if (name == "full") return GradientTraffic::kFull;
+  if (name == "bf16") return GradientTraffic::kBf16;
+  return absl::InvalidArgumentError(
+      absl::StrCat("gradient_traffic \"", name, "\" does not exist; use full or bf16"));
 }
 
 }  // namespace esteira

@@ -15,6 +15,10 @@ enum class Precision { kFp32, kBf16 };
 // in an order that a layout may change, or 64-bit fixed point, in which no order changes a bit.
 enum class Numerics { kFast, kExact };
 
+// As what a replica's gradients travel to be added up over the replicas: as they are summed, or
+// rounded to bf16.
+enum class GradientTraffic { kFull, kBf16 };
+
 // What is trained: every size of the model, with all defaults filled in. Knows no ranks and no
 // devices.
 struct ModelSpec {
@@ -98,8 +102,10 @@ int64_t BytesOf(Precision precision);  // 4 or 2
 const char* ArchitectureName(Architecture architecture);
 const char* PrecisionName(Precision precision);
 const char* NumericsName(Numerics numerics);
+const char* GradientTrafficName(GradientTraffic traffic);
 absl::StatusOr<Architecture> ParseArchitecture(const std::string& name);
 absl::StatusOr<Precision> ParsePrecision(const std::string& name);
 absl::StatusOr<Numerics> ParseNumerics(const std::string& name);
+absl::StatusOr<GradientTraffic> ParseGradientTraffic(const std::string& name);
 
 }  // namespace esteira

@@ -216,6 +216,7 @@ void EncodeLayout(const Layout& layout, v1::LayoutProto& proto) {
   proto.set_micro_batch_size(layout.micro_batch_size);
   proto.set_sequence_length(layout.sequence_length);
   proto.set_exact_numerics(layout.numerics == Numerics::kExact);
+  proto.set_bf16_gradient_traffic(layout.gradient_traffic == GradientTraffic::kBf16);
 }
 
 Layout DecodeLayout(const v1::LayoutProto& proto) {
@@ -235,6 +236,8 @@ Layout DecodeLayout(const v1::LayoutProto& proto) {
   layout.micro_batch_size = proto.micro_batch_size();
   layout.sequence_length = proto.sequence_length();
   layout.numerics = proto.exact_numerics() ? Numerics::kExact : Numerics::kFast;
+  layout.gradient_traffic =
+      proto.bf16_gradient_traffic() ? GradientTraffic::kBf16 : GradientTraffic::kFull;
   return layout;
 }
 

@@ -54,7 +54,8 @@ void PrintHeader(const Plan& plan, const std::vector<int>& workers, std::string&
                   " zero=", layout.zero, " global_batch_size=", layout.global_batch_size,
                   " micro_batch_size=", layout.micro_batch_size,
                   " sequence_length=", layout.sequence_length,
-                  " numerics=", NumericsName(layout.numerics));
+                  " numerics=", NumericsName(layout.numerics),
+                  " gradient_traffic=", GradientTrafficName(layout.gradient_traffic));
   absl::StrAppend(&text, " boundaries=", absl::StrJoin(layout.boundaries, ","), " policies=",
                   absl::StrJoin(layout.policies, ",",
                                 [](std::string* out, const StagePolicy& policy) {
@@ -245,11 +246,11 @@ absl::Status ReadPolicies(Reader& reader, absl::string_view text,
 
 absl::Status ReadLayout(Reader& reader, Plan& plan) {
   Layout& layout = plan.layout;
-  ASSIGN_OR_RETURN(
-      const auto values,
-      reader.Values("layout", {"stages", "chunks_per_stage", "replicas", "zero",
-                               "global_batch_size", "micro_batch_size", "sequence_length",
-                               "numerics", "boundaries", "policies", "workers"}));
+  ASSIGN_OR_RETURN(const auto values,
+                   reader.Values("layout", {"stages", "chunks_per_stage", "replicas", "zero",
+                                            "global_batch_size", "micro_batch_size",
+                                            "sequence_length", "numerics", "gradient_traffic",
+                                            "boundaries", "policies", "workers"}));
   int* const counts[] = {&layout.stages, &layout.chunks_per_stage, &layout.replicas, &layout.zero};
   for (size_t i = 0; i < std::size(counts); ++i)
     RETURN_IF_ERROR(reader.Number(values[i], *counts[i]));
@@ -259,10 +260,13 @@ absl::Status ReadLayout(Reader& reader, Plan& plan) {
   const absl::StatusOr<Numerics> numerics = ParseNumerics(std::string(values[7]));
   if (!numerics.ok()) return reader.Error(numerics.status().message());
   layout.numerics = *numerics;
-  RETURN_IF_ERROR(reader.List(values[8], layout.boundaries));
+  const absl::StatusOr<GradientTraffic> traffic = ParseGradientTraffic(std::string(values[8]));
+  if (!traffic.ok()) return reader.Error(traffic.status().message());
+  layout.gradient_traffic = *traffic;
+  RETURN_IF_ERROR(reader.List(values[9], layout.boundaries));
   layout.policies.clear();
-  RETURN_IF_ERROR(ReadPolicies(reader, values[9], layout.policies));
-  RETURN_IF_ERROR(reader.List(values[10], plan.worker_of_rank));
+  RETURN_IF_ERROR(ReadPolicies(reader, values[10], layout.policies));
+  RETURN_IF_ERROR(reader.List(values[11], plan.worker_of_rank));
   reader.Skip();
   absl::string_view line = reader.Peek();
   std::string error;

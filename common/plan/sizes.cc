@@ -216,6 +216,11 @@ int64_t SlotBytes(const ModelSpec& model, const Layout& layout, Precision precis
   return 0;
 }
 
+ElementType TrafficType(const Layout& layout) {
+  return layout.gradient_traffic == GradientTraffic::kBf16 ? ElementType::kBf16
+                                                           : SumType(layout.numerics);
+}
+
 const TensorSlice& BufferLayout::Find(const char* name) const {
   const auto slice = std::find_if(slices.begin(), slices.end(), [name](const TensorSlice& other) {
     return absl::string_view(other.name) == name;

@@ -15,6 +15,8 @@ enum class ElementType : uint8_t { kFp32, kBf16, kInt32, kInt64, kByte };
 int64_t BytesOf(ElementType type);
 ElementType ComputeType(Precision precision);
 ElementType SumType(Numerics numerics);  // of gradient sums and windows
+// Of what each replica sends to be added up.
+ElementType TrafficType(const Layout& layout);
 
 // One named tensor inside a saved or workspace buffer; tensors follow each other, each aligned to
 // 64 bytes.

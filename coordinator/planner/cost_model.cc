@@ -180,9 +180,10 @@ double CostModel::GatherSeconds(int stage, int unit, bool joined) const {
 }
 
 double CostModel::ReduceSeconds(int stage, int unit, bool joined) const {
-  // Reduce-scatter, and an all-gather where every replica steps all of the unit.
-  return Factor(Op::kReduce) * RingSeconds(stage, unit, sum_bytes(), joined) *
-         (placement_.whole_states ? 2 : 1);
+  // Reduce-scatter, and an all-gather of the sums where every replica steps all of the unit.
+  const double scatter = RingSeconds(stage, unit, BytesOf(TrafficType(layout_)), joined);
+  const double gather = placement_.whole_states ? RingSeconds(stage, unit, sum_bytes(), joined) : 0;
+  return Factor(Op::kReduce) * (scatter + gather);
 }
 
 double CostModel::StepSeconds(int stage, int unit) const {

@@ -219,6 +219,7 @@ std::vector<Frame> FramesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   layout.micro_batch_size = micro_batch_size;
   layout.sequence_length = job.sequence_length;
   layout.numerics = job.numerics;
+  layout.gradient_traffic = job.gradient_traffic;
   layout.zero = ZeroLevels(job.layout, shape.replicas).front();
   layout.SetPolicies(
       PolicyLadder(job.layout, layout.zero, shape.stages, layout.num_micro_batches()).front());

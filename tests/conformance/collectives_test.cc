@@ -244,6 +244,53 @@ TEST_P(CollectivesTest, SumsOfIntegersAreExactInEveryOrder) {
   }
 }
 
+// bf16 of both signs and of sizes whose sum depends on the order.
+uint16_t Bf16Value(int rank, size_t i) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(Value(rank, i)) >> 16);
+}
+
+float Widened(uint16_t value) { return std::bit_cast<float>(uint32_t{value} << 16); }
+
+TEST_P(CollectivesTest, SumsOfBf16AreFormedInFp32InTheOrderOfMembers) {
+  Transports mesh = MakeMesh(ranks());
+  const auto n = static_cast<size_t>(ranks());
+  const std::vector<size_t> pieces = {17, 0, 1, 9'973, 64};
+  uint32_t group = 0;
+  for (Algorithm algorithm : kAlgorithms) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      std::vector<std::vector<uint16_t>> contributions;
+      std::vector<Floats> sums;
+      size_t elements = 0;
+      for (const size_t piece : pieces) {
+        auto& contribution = contributions.emplace_back(piece * n);
+        for (size_t i = 0; i < contribution.size(); ++i) {
+          contribution[i] = Bf16Value(member.rank, i + piece);
+        }
+        sums.emplace_back(piece, 7.0F);
+        elements += contribution.size();
+      }
+      const auto kept = contributions;
+      std::vector<Bf16Reduction> reductions;
+      for (size_t b = 0; b < pieces.size(); ++b) reductions.push_back({contributions[b], sums[b]});
+      member.collectives->ReduceScatterBf16Each(
+          reductions, member.ScratchOf(elements * sizeof(uint16_t)), *member.stream);
+      EXPECT_TRUE(member.stream->Synchronize().ok());
+      EXPECT_EQ(contributions, kept);
+      for (size_t b = 0; b < pieces.size(); ++b) {
+        Floats expected(pieces[b]);
+        for (size_t i = 0; i < pieces[b]; ++i) {
+          const size_t at = pieces[b] * static_cast<size_t>(member.rank) + i + pieces[b];
+          float sum = Widened(Bf16Value(0, at));
+          for (int rank = 1; rank < ranks(); ++rank) sum += Widened(Bf16Value(rank, at));
+          expected[i] = sum;
+        }
+        ExpectSameBits(sums[b], expected);
+      }
+    });
+  }
+}
+
 // What one operation on each of the buffers gives, to the bit.
 TEST_P(CollectivesTest, SeveralBuffersInOneRoundAreEachAsAlone) {
   Transports mesh = MakeMesh(ranks());
@@ -358,6 +405,18 @@ TEST_P(CollectivesTest, WrongArgumentsFailTheStream) {
       },
       "are needed");
   fails([&](Stream& s) { collectives->Broadcast(scratch, total, s); }, "root");
+  std::vector<uint16_t> contribution(2 * n);
+  fails(
+      [&](Stream& s) {
+        collectives->ReduceScatterBf16Each({{contribution, uneven}}, scratch, s);
+      },
+      "sums for a piece of 2");
+  const auto few = std::span(scratch).first((2 * n - 4) * sizeof(uint16_t));
+  fails(
+      [&](Stream& s) {
+        collectives->ReduceScatterBf16Each({{contribution, std::span(even).first(2)}}, few, s);
+      },
+      "are needed");
 }
 
 TEST_P(CollectivesTest, AMissingMemberFailsTheStreamInTime) {

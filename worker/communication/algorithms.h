@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "worker/communication/collectives.h"
 #include "worker/communication/deadline.h"
 #include "worker/communication/transport.h"
 
@@ -49,6 +50,9 @@ std::span<Element> Piece(std::span<Element> buffer, int index, int pieces) {
   return buffer.subspan(piece * static_cast<size_t>(index), piece);
 }
 
+// sum[i] += x[i] of bf16.
+void AddBf16To(std::span<float> sum, std::span<const uint16_t> x);
+
 // sum[i] += x[i]; of fp32 or of integers, whose sum does not wrap.
 template <typename Element>
 void AddTo(std::span<Element> sum, std::span<const Element> x);
@@ -60,6 +64,8 @@ absl::Status DirectAllGather(const Round& round, std::span<const std::span<std::
 template <typename Element>
 absl::Status DirectReduceScatter(const Round& round, std::span<const std::span<Element>> buffers,
                                  std::span<Element> scratch);
+absl::Status DirectReduceScatterBf16(const Round& round, std::span<const Bf16Reduction> reductions,
+                                     std::span<uint16_t> scratch);
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root);
 
 absl::Status RingAllGather(const Round& round, std::span<std::byte> buffer);

@@ -64,6 +64,24 @@ class TransportCollectives : public Collectives {
     StartReductions(std::move(buffers), scratch, stream);
   }
 
+  void ReduceScatterBf16Each(std::vector<Bf16Reduction> reductions, std::span<std::byte> scratch,
+                             Stream& stream) override {
+    absl::Status arguments;
+    size_t elements = 0;
+    for (const Bf16Reduction& reduction : reductions) {
+      arguments.Update(CheckPieces(reduction.contribution.size()));
+      arguments.Update(CheckSums(reduction));
+      elements += reduction.contribution.size();
+    }
+    arguments.Update(CheckScratch<uint16_t>(elements, scratch));
+    Start(
+        "ReduceScatter", std::move(arguments), stream,
+        [this, reductions = std::move(reductions), scratch, elements](const Round& round) {
+          return DirectReduceScatterBf16(round, reductions, Words<uint16_t>(scratch, elements));
+        },
+        /*alone=*/true);
+  }
+
   void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) override {
     Start("AllReduce", CheckReduction(buffer, scratch), stream,
           [this, buffer, scratch](const Round& round) {
@@ -89,9 +107,11 @@ class TransportCollectives : public Collectives {
  private:
   using Body = std::function<absl::Status(const Round&)>;
 
-  void Start(const char* name, absl::Status arguments, Stream& stream, Body body) {
+  // `alone`: a group of one has work as well.
+  void Start(const char* name, absl::Status arguments, Stream& stream, Body body,
+             bool alone = false) {
     const Tag tag{kCollectiveTag, options_.group_id, sequence_++};
-    if (size() == 1 && arguments.ok()) return;
+    if (size() == 1 && arguments.ok() && !alone) return;
     stream.Enqueue([this, name, tag, arguments = std::move(arguments), body = std::move(body)] {
       absl::Status status = arguments;
       if (status.ok()) {
@@ -159,6 +179,13 @@ class TransportCollectives : public Collectives {
     if (elements % members_.size() == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(elements, " elements are not ", size(), " equal pieces"));
+  }
+
+  absl::Status CheckSums(const Bf16Reduction& reduction) const {
+    const size_t piece = reduction.contribution.size() / members_.size();
+    if (reduction.sums.size() == piece) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(reduction.sums.size(), " sums for a piece of ", piece, " elements"));
   }
 
   template <typename Element>

@@ -27,6 +27,12 @@ struct LinkModel {
   double bytes_per_second = 2e9;
 };
 
+// A buffer of bf16 that is to be summed in fp32.
+struct Bf16Reduction {
+  std::span<uint16_t> contribution;  // size() equal pieces; read
+  std::span<float> sums;             // as long as a piece; written
+};
+
 // All operations are asynchronous on `stream`, must be called in the same order by every member of
 // the group, and stick their failure to the stream. Ranks inside a group are positions in
 // `members`. Calls from one thread at a time; object and buffers outlive the work on the stream.
@@ -54,6 +60,11 @@ class Collectives {
                                  std::span<std::byte> scratch, Stream& stream) = 0;
   virtual void ReduceScatterEach(std::vector<std::span<int64_t>> buffers,
                                  std::span<std::byte> scratch, Stream& stream) = 0;
+  // Sums of bf16 in fp32, each buffer as if alone, in one round of messages: `sums` becomes
+  // ((c[0] + c[1]) + ...) of this rank's pieces of all members' contributions, by position, whoever
+  // owns the piece. `scratch`: ScratchBytes of the contributions' bytes.
+  virtual void ReduceScatterBf16Each(std::vector<Bf16Reduction> reductions,
+                                     std::span<std::byte> scratch, Stream& stream) = 0;
   // ReduceScatter followed by AllGather: the same bits on every rank, and the same bits as
   // ReduceScatter's pieces.
   virtual void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) = 0;

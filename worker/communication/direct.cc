@@ -86,6 +86,50 @@ template absl::Status DirectReduceScatter<int64_t>(const Round& round,
                                                    std::span<const std::span<int64_t>> buffers,
                                                    std::span<int64_t> scratch);
 
+namespace {
+
+// pieces[k]: this rank's piece as member k has it.
+void AddUpBf16(std::span<float> sums, std::span<const std::span<uint16_t>> pieces) {
+  constexpr size_t kBlock = 4096;
+  for (size_t begin = 0; begin < sums.size(); begin += kBlock) {
+    const std::span<float> sum = sums.subspan(begin, std::min(kBlock, sums.size() - begin));
+    std::fill(sum.begin(), sum.end(), -0.0F);  // -0 + x is x, also for -0
+    for (std::span<uint16_t> piece : pieces) AddBf16To(sum, piece.subspan(begin, sum.size()));
+  }
+}
+
+}  // namespace
+
+// Partial sums never travel, so nothing is rounded twice, and the order need not follow the owner.
+absl::Status DirectReduceScatterBf16(const Round& round, std::span<const Bf16Reduction> reductions,
+                                     std::span<uint16_t> scratch) {
+  const int n = round.size();
+  std::vector<std::vector<std::span<uint16_t>>> pieces;  // by buffer, by member
+  std::vector<Transfer> transfers;
+  for (const Bf16Reduction& reduction : reductions) {
+    std::vector<std::span<uint16_t>>& of_buffer = pieces.emplace_back();
+    for (int member = 0; member < n; ++member) {
+      if (member == round.position()) {
+        of_buffer.push_back(Piece(reduction.contribution, member, n));
+        continue;
+      }
+      of_buffer.push_back(scratch.first(reduction.sums.size()));
+      scratch = scratch.subspan(reduction.sums.size());
+      transfers.push_back(round.Receive(member, std::as_writable_bytes(of_buffer.back())));
+    }
+  }
+  for (const Bf16Reduction& reduction : reductions) {
+    for (int distance = 1; distance < n; ++distance) {
+      const int to = round.Neighbour(-distance);
+      transfers.push_back(
+          round.Send(to, std::as_writable_bytes(Piece(reduction.contribution, to, n))));
+    }
+  }
+  RETURN_IF_ERROR(round.Run(transfers));
+  for (size_t b = 0; b < reductions.size(); ++b) AddUpBf16(reductions[b].sums, pieces[b]);
+  return absl::OkStatus();
+}
+
 absl::Status DirectBroadcast(const Round& round, std::span<std::byte> buffer, int root) {
   std::vector<Transfer> transfers;
   if (round.position() == root) {

@@ -1,3 +1,5 @@
+#include <bit>
+
 #include "worker/communication/algorithms.h"
 
 namespace esteira {
@@ -26,6 +28,20 @@ void AddTo(std::span<Element> sum, std::span<const Element> x) {
     for (size_t lane = 0; lane < kLanes; ++lane) to[i + lane] += from[i + lane];
   }
   for (; i < size; ++i) to[i] += from[i];
+}
+
+void AddBf16To(std::span<float> sum, std::span<const uint16_t> x) {
+  float* __restrict to = sum.data();
+  const uint16_t* __restrict from = x.data();
+  const size_t size = sum.size();
+  constexpr size_t kLanes = 16;
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      to[i + lane] += std::bit_cast<float>(static_cast<uint32_t>(from[i + lane]) << 16);
+    }
+  }
+  for (; i < size; ++i) to[i] += std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
 }
 
 template void AddTo<float>(std::span<float> sum, std::span<const float> x);

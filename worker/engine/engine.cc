@@ -42,10 +42,11 @@ absl::Status CheckArguments(const Plan& plan, const JobSpec& job, const EngineOp
                             const Transport& transport) {
   const Layout& layout = plan.layout;
   if (job.model != plan.model || job.precision != plan.precision ||
-      job.numerics != layout.numerics || job.global_batch_size != layout.global_batch_size ||
+      job.numerics != layout.numerics || job.gradient_traffic != layout.gradient_traffic ||
+      job.global_batch_size != layout.global_batch_size ||
       job.sequence_length != layout.sequence_length) {
     return absl::InvalidArgumentError(
-        "the plan is not for this job: its model, numerics or sizes differ");
+        "the plan is not for this job: its model, numerics, gradient traffic or sizes differ");
   }
   if (transport.size() != layout.num_ranks() || transport.rank() != options.rank) {
     return absl::InvalidArgumentError(absl::StrCat(

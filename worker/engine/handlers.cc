@@ -59,6 +59,8 @@ Handlers::Handlers(const Machinery& machinery)
       type_(ComputeType(machinery.plan.precision)),
       sum_type_(SumType(machinery.plan.layout.numerics)),
       exact_(machinery.plan.layout.numerics == Numerics::kExact),
+      rounded_(machinery.plan.layout.gradient_traffic == GradientTraffic::kBf16 &&
+               machinery.plan.layout.replicas > 1),
       gathered_(machinery.units.size()),
       windows_(machinery.units.size()),
       agreed_(machinery.device.NewEvent()) {
@@ -311,32 +313,59 @@ void Handlers::ClearGaps(const UnitSpec& unit, Tensor window, Stream& stream) {
 
 void Handlers::Reduce(const Instruction& i) {
   const UnitMemory& unit = *machinery_.memory.unit(i.unit);
-  const int64_t moved = (unit.whole.size() - unit.own.size()) * BytesOf(sum_type_);
-  BytesOfOp(i.op) += unit.valid != unit.own ? 2 * moved : moved;
+  const int64_t others = unit.whole.size() - unit.own.size();
+  BytesOfOp(i.op) += others * BytesOf(TrafficType(machinery_.plan.layout));
+  if (unit.valid != unit.own) BytesOfOp(i.op) += others * BytesOf(sum_type_);
   const Window window = std::exchange(windows_[static_cast<size_t>(i.unit)], {});
   if (window.next == GradientSum::kBegins) {  // all its micro-batches are empty
     machinery_.kernels.Zero(window.sums, StreamOf(i.op));
   }
   reductions_.push_back({&unit, window.sums, /*in_place=*/i.slot < 0});
   if (i.joined) return;
+  const std::vector<Reduction> group = std::exchange(reductions_, {});
+  Stream& stream = StreamOf(i.op);
   if (exact_) {
-    RunReductions<int64_t>(StreamOf(i.op));
+    ScatterSums<int64_t>(group, stream);
+  } else if (rounded_) {
+    ScatterSumsOfBf16(group, stream);
   } else {
-    RunReductions<float>(StreamOf(i.op));
+    ScatterSums<float>(group, stream);
   }
+  SpreadSums(group, stream);
 }
 
 template <typename Element>
-void Handlers::RunReductions(Stream& stream) {
-  const std::vector<Reduction> group = std::exchange(reductions_, {});
+void Handlers::ScatterSums(const std::vector<Reduction>& group, Stream& stream) {
   std::vector<std::span<Element>> windows;
-  std::vector<std::span<std::byte>> whole;  // what every replica needs all of
-  for (const Reduction& reduction : group) {
-    windows.push_back(Elements<Element>(reduction.window));
-    if (reduction.unit->valid != reduction.unit->own) whole.push_back(Bytes(reduction.window));
-  }
+  windows.reserve(group.size());
+  for (const Reduction& reduction : group) windows.push_back(Elements<Element>(reduction.window));
   machinery_.stage.ReduceScatterEach(std::move(windows), machinery_.memory.reduce_scratch(),
                                      stream);
+}
+
+// The scratch holds the rounded windows of the group, then what the reduction needs.
+void Handlers::ScatterSumsOfBf16(const std::vector<Reduction>& group, Stream& stream) {
+  std::span<std::byte> scratch = machinery_.memory.reduce_scratch();
+  std::vector<Bf16Reduction> reductions;
+  for (const Reduction& reduction : group) {
+    const Tensor rounded = {scratch.data(), ElementType::kBf16, reduction.window.elements(), 1};
+    machinery_.kernels.Convert(reduction.window, rounded, stream);
+    scratch = scratch.subspan(static_cast<size_t>(rounded.bytes()));
+    const Range& own = reduction.unit->own;
+    reductions.push_back(
+        {Elements<uint16_t>(rounded),
+         Elements<float>(reduction.window)
+             .subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size()))});
+  }
+  machinery_.stage.ReduceScatterBf16Each(std::move(reductions), scratch, stream);
+}
+
+// To every replica that needs all of them, and into the sums of the step.
+void Handlers::SpreadSums(const std::vector<Reduction>& group, Stream& stream) {
+  std::vector<std::span<std::byte>> whole;
+  for (const Reduction& reduction : group) {
+    if (reduction.unit->valid != reduction.unit->own) whole.push_back(Bytes(reduction.window));
+  }
   if (!whole.empty()) machinery_.stage.AllGatherEach(std::move(whole), stream);
   for (const Reduction& reduction : group) {
     if (reduction.in_place) continue;

@@ -96,8 +96,11 @@ class Handlers {
   void Release(const Instruction& i);
   void Clear(const Instruction& i);
   void Reduce(const Instruction& i);
+  // Of a group: this rank's shards of the windows become sums over the replicas.
   template <typename Element>
-  void RunReductions(Stream& stream);
+  void ScatterSums(const std::vector<Reduction>& group, Stream& stream);
+  void ScatterSumsOfBf16(const std::vector<Reduction>& group, Stream& stream);
+  void SpreadSums(const std::vector<Reduction>& group, Stream& stream);
   void TieGradient(const Instruction& i);
   void TieParameter(const Instruction& i);
   void Norm();
@@ -132,6 +135,7 @@ class Handlers {
   const ElementType type_;                             // of activations and parameters
   const ElementType sum_type_;                         // of windows and gradient sums
   const bool exact_;
+  const bool rounded_;  // to bf16, before replicas add up
 
   // Of the run.
   const Program* program_ = nullptr;

@@ -23,7 +23,8 @@ struct LaunchCheckReport {
 
 // Carries out `plan` at toy width for two steps, a thread for each rank of this process, and
 // compares losses, norms and every parameter with the oracle's: to the bit in exact numerics, and,
-// when the job's are fast, once more in those (fp32, within what the order of sums can change).
+// when the job's are fast, once more in those (fp32, within what the order of sums, or
+// rounding gradients to bf16, can change).
 // Internal names the first parameter, element, step and rank that differ. Uses the host's
 // processor, whatever the job's device: it checks the plan and the engine, not the machine.
 absl::StatusOr<LaunchCheckReport> CheckLaunch(const JobSpec& job, const Plan& plan,

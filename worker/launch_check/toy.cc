@@ -51,6 +51,9 @@ Toy AtToyWidth(const JobSpec& job, const Plan& plan, Numerics numerics, Precisio
   toy.plan.precision = toy.job.precision = precision;
   Layout& layout = toy.plan.layout;
   layout.numerics = toy.job.numerics = numerics;
+  if (numerics == Numerics::kExact) {
+    layout.gradient_traffic = toy.job.gradient_traffic = GradientTraffic::kFull;
+  }
   layout.sequence_length = kTokens;
   layout.replicas = ReplicasToRun(plan.layout, most_ranks);
   toy.replicas_left_out = plan.layout.replicas - layout.replicas;

@@ -17,7 +17,7 @@ struct Toy {
 // the same stages, chunks, schedule, micro-batches, ZeRO level, windows, joins and recomputation.
 // Shards do not divide its parameters evenly. Above `most_ranks`, whole replicas are left out, the
 // last ones, but never the second; the others run what they would have run. `numerics` and
-// `precision` take the place of the plan's. Pure.
+// `precision` take the place of the plan's; exact ones with gradients that travel in full. Pure.
 Toy AtToyWidth(const JobSpec& job, const Plan& plan, Numerics numerics, Precision precision,
                int most_ranks);
 

@@ -61,6 +61,9 @@ absl::Status CheckLayout(const Plan& plan) {
                                     ", found ", size));
     }
   }
+  if (layout.numerics == Numerics::kExact && layout.gradient_traffic == GradientTraffic::kBf16) {
+    return PlanFault("gradient traffic in full where numerics are exact");
+  }
   const std::vector<int>& bounds = layout.boundaries;
   const int64_t chunks = int64_t{layout.stages} * layout.chunks_per_stage;
   if (static_cast<int64_t>(bounds.size()) != chunks + 1 || bounds.front() != 0 ||

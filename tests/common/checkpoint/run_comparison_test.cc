@@ -197,6 +197,17 @@ TEST(RunComparisonTest, PrecisionAndNumericsChangeOnlyWhenSet) {
                           "training.numerics exact -> fast (--set)"));
 }
 
+TEST(RunComparisonTest, GradientTrafficChangesOnlyWhenItIsSet) {
+  JobSpec saved = SomeJob(), job = SomeJob();
+  saved.numerics = job.numerics = Numerics::kFast;
+  job.gradient_traffic = GradientTraffic::kBf16;
+  EXPECT_THAT(Continue(RunOf(saved), job).status().ToString(),
+              HasSubstr("parallelism.gradient_traffic is full, and bf16 in the job file"));
+  job.set_fields = {"parallelism.gradient_traffic"};
+  EXPECT_THAT(Continue(RunOf(saved), job)->changed,
+              ElementsAre("parallelism.gradient_traffic full -> bf16 (--set)"));
+}
+
 TEST(RunComparisonTest, TheMicroBatchIsTheLayoutsAndIsNamed) {
   EXPECT_THAT(ContinueRun(RunOf(SomeJob()), SomeJob(), 4, SomeData())->changed,
               ElementsAre("training.micro_batch_size 2 -> 4"));

@@ -14,6 +14,7 @@ JobSpec SomeJob() {
   job.global_batch_size = 12;
   job.sequence_length = 64;
   job.numerics = Numerics::kExact;
+  job.gradient_traffic = GradientTraffic::kBf16;
   job.dropout = 0.3;
   job.gradient_clip_norm = 0.1;
   job.adamw = {1.0 / 3, 0.91, 0.951, 1e-9, 0.05};
@@ -38,6 +39,7 @@ TEST(TrainerStateTest, RoundTripToTheBit) {
   EXPECT_EQ(parsed->sequence_length, 64);
   EXPECT_EQ(parsed->micro_batch_size, 3);
   EXPECT_EQ(parsed->numerics, "exact");
+  EXPECT_EQ(parsed->gradient_traffic, "bf16");
   EXPECT_EQ(parsed->dropout, 0.3);
   EXPECT_EQ(parsed->gradient_clip_norm, 0.1);
   EXPECT_EQ(parsed->adamw.learning_rate, 1.0 / 3);
@@ -67,6 +69,7 @@ TEST(TrainerStateTest, EveryFieldIsAskedFor) {
                             "sequence_length",
                             "micro_batch_size",
                             "numerics",
+                            "gradient_traffic",
                             "dropout",
                             "gradient_clip_norm",
                             "adamw",

@@ -59,6 +59,7 @@ parallelism:
   pipeline_schedule: 1f1b
   reduce_every: all
   gather_for: 1
+  gradient_traffic: bf16
 checkpoint: {directory: /ckpt/gpt2-small, every_steps: 200, keep: 3, resume: auto}
 )";
 
@@ -145,6 +146,7 @@ TEST(JobCodecTest, EveryFieldArrives) {
   EXPECT_EQ(job.layout.schedule, "1f1b");
   EXPECT_EQ(job.layout.reduce_every, kAll);
   EXPECT_EQ(job.layout.gather_for, 1);
+  EXPECT_EQ(job.gradient_traffic, GradientTraffic::kBf16);
   EXPECT_EQ(job.layout.micro_batch_size, 4);
   EXPECT_EQ(job.layout.recompute, "auto");
   EXPECT_EQ(job.checkpoint_directory, "/ckpt/gpt2-small");
@@ -386,6 +388,15 @@ TEST(JobCodecTest, TrainingOptions) {
   ExpectFault({"parallelism.lookahead=-1"}, "parallelism.lookahead", "from 0 to 64");
   EXPECT_EQ(ReadJob(kSmallJob, {"parallelism.lookahead=0"}).job.layout.lookahead, 0);
   EXPECT_EQ(ReadJob(kSmallJob, {}).job.layout.lookahead, std::nullopt);
+  EXPECT_EQ(ReadJob(kSmallJob, {}).job.gradient_traffic, GradientTraffic::kFull);
+  EXPECT_EQ(ReadJob(kSmallJob, {"parallelism.gradient_traffic=full"}).job.gradient_traffic,
+            GradientTraffic::kFull);
+  EXPECT_EQ(ReadJob(kSmallJob, {"parallelism.gradient_traffic=bf16"}).job.gradient_traffic,
+            GradientTraffic::kBf16);
+  ExpectFault({"parallelism.gradient_traffic=fp8"}, "parallelism.gradient_traffic",
+              "use full or bf16");
+  ExpectFault({"parallelism.gradient_traffic=bf16", "training.numerics=exact"},
+              "parallelism.gradient_traffic", "use full, or training.numerics fast");
   ExpectFault({"training.dropout=1"}, "training.dropout", "give a number from 0 and below 1");
   EXPECT_EQ(ReadJob(kSmallJob, {"training.dropout=0.1"}).job.dropout, 0.1);
   ExpectFault({"training.spike_factor=1"}, "training.spike_factor", "give a number above 1");

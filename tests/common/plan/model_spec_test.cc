@@ -169,6 +169,10 @@ TEST(ModelSpecTest, Names) {
   EXPECT_EQ(*ParseNumerics(NumericsName(Numerics::kFast)), Numerics::kFast);
   EXPECT_EQ(*ParseNumerics(NumericsName(Numerics::kExact)), Numerics::kExact);
   EXPECT_FALSE(ParseNumerics("").ok());
+  for (GradientTraffic traffic : {GradientTraffic::kFull, GradientTraffic::kBf16}) {
+    EXPECT_EQ(*ParseGradientTraffic(GradientTrafficName(traffic)), traffic);
+  }
+  EXPECT_FALSE(ParseGradientTraffic("fp16").ok());
   EXPECT_EQ(BytesOf(Precision::kBf16), 2);
 }
 

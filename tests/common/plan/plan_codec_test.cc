@@ -94,6 +94,7 @@ TEST(PlanCodecTest, EveryChangeBreaksTheDigest) {
       [](v1::PlanProto& p) { p.mutable_layout()->set_boundaries(1, p.layout().boundaries(1) + 1); },
       [](v1::PlanProto& p) { p.mutable_layout()->mutable_policies(1)->set_recompute(false); },
       [](v1::PlanProto& p) { p.mutable_layout()->set_exact_numerics(true); },
+      [](v1::PlanProto& p) { p.mutable_layout()->set_bf16_gradient_traffic(true); },
       [](v1::PlanProto& p) { p.set_precision("fp32"); },
       [](v1::PlanProto& p) { p.mutable_train(0)->mutable_instructions()->SwapElements(0, 1); },
       [](v1::PlanProto& p) { p.mutable_train(1)->mutable_instructions(2)->set_slot(3); },

@@ -147,6 +147,16 @@ TEST(SizesKnownAnswerTest, ReductionScratch) {
   EXPECT_EQ(ReduceScratchBytes(0, 3, Numerics::kFast), 0);
 }
 
+TEST(SizesKnownAnswerTest, GradientsTravelAsTheyAreSummedOrAsBf16) {
+  Layout layout;
+  EXPECT_EQ(TrafficType(layout), ElementType::kFp32);
+  layout.gradient_traffic = GradientTraffic::kBf16;
+  EXPECT_EQ(TrafficType(layout), ElementType::kBf16);
+  layout.gradient_traffic = GradientTraffic::kFull;
+  layout.numerics = Numerics::kExact;
+  EXPECT_EQ(TrafficType(layout), ElementType::kInt64);
+}
+
 TEST(SizesKnownAnswerTest, ElementTypes) {
   EXPECT_EQ(BytesOf(ElementType::kFp32), 4);
   EXPECT_EQ(BytesOf(ElementType::kBf16), 2);

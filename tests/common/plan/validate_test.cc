@@ -118,6 +118,11 @@ TEST(ValidateTest, Structure) {
       {[](Plan& p) { p.layout.zero = 4; }, "zero from 0 to 3, found 4"},
       {[](Plan& p) { p.layout.policies[1].reduce_every = -1; }, "reduce_every"},
       {[](Plan& p) { p.layout.policies[0].lookahead = -1; }, "lookahead"},
+      {[](Plan& p) {
+         p.layout.numerics = Numerics::kExact;
+         p.layout.gradient_traffic = GradientTraffic::kBf16;
+       },
+       "gradient traffic in full where numerics are exact"},
       {[](Plan& p) { p.layout.policies.pop_back(); }, "a policy for each of 2 stages, found 1"},
       {[](Plan& p) {
          p.worker_of_rank = {0, 1, 2, 2};

@@ -254,6 +254,39 @@ TEST(PlannerTest, ExactNumericsArePredicted) {
   }
 }
 
+// Reductions move half the bytes, or three quarters where the sums then go to everyone; nothing
+// else changes.
+TEST(PlannerTest, Bf16GradientTrafficIsPredicted) {
+  JobSpec job = ToyJob(6);
+  job.layout.stages = 1;
+  job.layout.replicas = 3;
+  job.layout.schedule = "1f1b";
+  job.layout.reduce_every = kAll;
+  job.layout.micro_batch_size = 1;
+  ClusterSpec cluster = UniformCluster(3);
+  cluster.within_host = cluster.between_hosts = {0, 1e9};
+  for (const auto& [zero, share] : {std::pair{0, 0.75}, {1, 0.5}, {2, 0.5}, {3, 0.5}}) {
+    job.layout.zero = zero;
+    job.gradient_traffic = GradientTraffic::kFull;
+    const auto full = MakePlan(job, cluster);
+    job.gradient_traffic = GradientTraffic::kBf16;
+    const auto bf16 = MakePlan(job, cluster);
+    ASSERT_TRUE(full.ok()) << full.status();
+    ASSERT_TRUE(bf16.ok()) << bf16.status();
+    EXPECT_EQ(bf16->layout.gradient_traffic, GradientTraffic::kBf16);
+    EXPECT_NE(PlanDigest(*full), PlanDigest(*bf16));
+    EXPECT_EQ(bf16->prediction.memory, full->prediction.memory);
+    for (int op = 0; op < kNumOps; ++op) {
+      const auto seconds = [op](const Plan& plan) {
+        return plan.prediction.op_seconds[static_cast<size_t>(op)];
+      };
+      const double expected = static_cast<Op>(op) == Op::kReduce ? share : 1;
+      EXPECT_NEAR(seconds(*bf16), expected * seconds(*full), 1e-9 * seconds(*full))
+          << OpName(static_cast<Op>(op)) << ", ZeRO " << zero;
+    }
+  }
+}
+
 TEST(PlannerTest, RefusesPlansThatAreTooLargeToHold) {
   JobSpec job = ToyJob(6);
   job.global_batch_size = int64_t{1} << 24;

@@ -48,6 +48,7 @@ struct Case {
   const char* schedule = "1f1b";
   int chunks = 1;
   Numerics numerics = Numerics::kFast;
+  GradientTraffic gradient_traffic = GradientTraffic::kFull;
 };
 
 class MemoryTest : public ::testing::TestWithParam<Case> {};
@@ -56,6 +57,7 @@ TEST_P(MemoryTest, WhatIsAllocatedIsWhatWasPlanned) {
   JobSpec job = ToyJob(GetParam().architecture);
   job.precision = GetParam().precision;
   job.numerics = GetParam().numerics;
+  job.gradient_traffic = GetParam().gradient_traffic;
   job.layout.stages = GetParam().stages;
   job.layout.replicas = GetParam().replicas;
   job.layout.zero = GetParam().zero;
@@ -106,7 +108,9 @@ constexpr Architecture kGpt2 = Architecture::kGpt2;
 constexpr Architecture kLlama = Architecture::kLlama;
 constexpr Precision kFp32 = Precision::kFp32;
 constexpr Precision kBf16 = Precision::kBf16;
+constexpr Numerics kFast = Numerics::kFast;
 constexpr Numerics kExact = Numerics::kExact;
+constexpr GradientTraffic kBf16Traffic = GradientTraffic::kBf16;
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, MemoryTest,
@@ -125,6 +129,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kGpt2, kFp32, 4, 1, 0, kAll, 1, "none", "v_min", 2},
         Case{kGpt2, kBf16, 2, 3, 3, kAll, 1, "full", "dualpipe_v", 2},
         Case{kGpt2, kFp32, 3, 2, 1, kAll, 1, "none", "auto", 2},
+        Case{kGpt2, kFp32, 1, 3, 0, kAll, 1, "none", "1f1b", 1, kFast, kBf16Traffic},
+        Case{kLlama, kBf16, 2, 2, 3, 1, 1, "none", "1f1b", 1, kFast, kBf16Traffic},
         Case{kGpt2, kFp32, 1, 1, 0, kAll, 1, "none", "1f1b", 1, kExact},
         Case{kGpt2, kBf16, 2, 3, 1, 2, 1, "full", "zb_h1", 1, kExact},
         Case{kGpt2, kFp32, 2, 2, 2, 1, 1, "none", "zb_v", 2, kExact},

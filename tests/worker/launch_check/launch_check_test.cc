@@ -154,6 +154,34 @@ TEST(LaunchCheckTest, FastNumericsFindOneMicroBatchOfManyThatCountsTwice) {
               AllOf(HasSubstr("in fast numerics"), HasSubstr("first parameter that differs")));
 }
 
+// Replicas that round their gradients are off by less than the tolerance, and one micro-batch of 12
+// that counts twice by more.
+TEST(LaunchCheckTest, Bf16GradientTrafficPassesAndFaultsAreFound) {
+  for (Architecture architecture : {Architecture::kGpt2, Architecture::kLlama}) {
+    for (int replicas : {1, 3}) {
+      for (int zero : {0, 1, 2, 3}) {
+        JobSpec job = WideJob(architecture, 2, replicas);
+        job.gradient_traffic = GradientTraffic::kBf16;
+        job.layout.zero = zero;
+        job.layout.reduce_every = zero % 2 == 0 ? kAll : 1;
+        const auto plan = PlanOf(job);
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const auto report = CheckLaunch(job, *plan, {});
+        ASSERT_TRUE(report.ok()) << LayoutText(job.layout) << ": " << report.status();
+      }
+    }
+  }
+  JobSpec job = WideJob(Architecture::kGpt2, 2, 2);
+  job.gradient_traffic = GradientTraffic::kBf16;
+  const auto plan = PlanOf(job);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::atomic<int> times = -12;  // past the exact run
+  const absl::Status status =
+      CheckLaunch(job, *plan, Faulty(TwiceOn(/*faulty_rank=*/1, /*layer=*/5, times))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in fast numerics"));
+}
+
 LaunchCheckOptions AtMost(int ranks) {
   LaunchCheckOptions options;
   options.most_ranks = ranks;
