@@ -291,6 +291,42 @@ TEST_P(CollectivesTest, SumsOfBf16AreFormedInFp32InTheOrderOfMembers) {
   }
 }
 
+// Long enough to come in several segments.
+TEST_P(CollectivesTest, LongReductionsHaveTheBitsOfShortOnes) {
+  Transports mesh = MakeMesh(ranks());
+  const auto n = static_cast<size_t>(ranks());
+  constexpr size_t kPiece = 140'003;
+  const Floats expected = NaiveSum(AllRanks(ranks()), kPiece);
+  OnEveryMember(mesh, AllRanks(ranks()), {.algorithm = Algorithm::kDirect}, [&](Member& member) {
+    const size_t own = static_cast<size_t>(member.rank) * kPiece;
+    Floats values = Input(member.rank, kPiece * n);
+    std::vector<int64_t> integers(kPiece * n);
+    std::vector<uint16_t> contribution(kPiece * n);
+    for (size_t i = 0; i < values.size(); ++i) {
+      integers[i] = IntegerValue(member.rank, i, ranks());
+      contribution[i] = Bf16Value(member.rank, i);
+    }
+    Floats sums(kPiece);
+    const auto scratch = member.ScratchOf(integers.size() * sizeof(int64_t));
+    member.collectives->ReduceScatter(values, scratch, *member.stream);
+    member.collectives->ReduceScatter(integers, scratch, *member.stream);
+    member.collectives->ReduceScatterBf16Each({{contribution, sums}}, scratch, *member.stream);
+    EXPECT_TRUE(member.stream->Synchronize().ok());
+    ExpectSameBits(std::span(values).subspan(own, kPiece),
+                   std::span(expected).subspan(own, kPiece));
+    for (size_t i = 0; i < kPiece; ++i) {
+      int64_t integer = 0;
+      float sum = -0.0F;
+      for (int rank = 0; rank < ranks(); ++rank) {
+        integer += IntegerValue(rank, own + i, ranks());
+        sum += Widened(Bf16Value(rank, own + i));
+      }
+      ASSERT_EQ(integers[own + i], integer) << i;
+      ASSERT_EQ(sums[i], sum) << i;
+    }
+  });
+}
+
 // What one operation on each of the buffers gives, to the bit.
 TEST_P(CollectivesTest, SeveralBuffersInOneRoundAreEachAsAlone) {
   Transports mesh = MakeMesh(ranks());

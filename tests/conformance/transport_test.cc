@@ -70,6 +70,53 @@ TEST_P(TransportTest, CountsWhatMoved) {
   EXPECT_EQ(At(1).counters().messages_dropped, 0);
 }
 
+// Two messages from each peer: whatever a transport calls for lies at the front of all of them.
+TEST_P(TransportTest, SegmentsCoverAllMessagesInOrder) {
+  constexpr int kRanks = 3;
+  Open(kRanks);
+  for (const size_t bytes : {0u, 8u, 65536u, 65544u, (1u << 20) + 8}) {
+    OnEveryRank(kRanks, [&](int rank) {
+      std::vector<std::vector<std::byte>> buffers, whole;
+      std::vector<Transfer> transfers;
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer == rank) continue;
+        for (int i = 0; i < 2; ++i) {
+          transfers.push_back(Send(peer, kTag, buffers.emplace_back(Pattern(bytes, rank + i))));
+          transfers.push_back(Receive(peer, kTag, buffers.emplace_back(bytes)));
+          whole.emplace_back();
+        }
+      }
+      const auto arrived = [&](size_t offset, size_t count) {
+        for (size_t m = 0; m < whole.size(); ++m) {
+          EXPECT_EQ(offset, whole[m].size());
+          const auto front = transfers[2 * m + 1].bytes.first(count);
+          whole[m].insert(whole[m].end(), front.begin(), front.end());
+        }
+      };
+      const absl::Status status = At(rank).RunInSegments(transfers, kPlenty, arrived);
+      EXPECT_TRUE(status.ok()) << status;
+      for (size_t m = 0; m < whole.size(); ++m) {
+        EXPECT_EQ(whole[m], Pattern(bytes, transfers[2 * m + 1].peer + static_cast<int>(m % 2)))
+            << bytes << " bytes, message " << m;
+      }
+    });
+  }
+}
+
+TEST_P(TransportTest, SegmentsOfAPeerThatGoesAwayFail) {
+  Open(3);
+  mesh_[2].reset();
+  OnEveryRank(2, [&](int rank) {
+    std::vector<std::byte> sent(1 << 20), from_peer(1 << 20), from_lost(1 << 20);
+    const absl::Status status = At(rank).RunInSegments(
+        {{Send(1 - rank, kTag, sent), Receive(1 - rank, kTag, from_peer),
+          Receive(2, kTag, from_lost)}},
+        kPlenty, [](size_t, size_t) { ADD_FAILURE() << "nothing has come from rank 2"; });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(status.message(), HasSubstr("rank 2"));
+  });
+}
+
 // Small and large sizes alternate: a transport that moves them in different ways must keep their
 // order.
 TEST_P(TransportTest, EqualTagsArriveInTheOrderOfSending) {

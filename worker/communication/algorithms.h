@@ -34,6 +34,8 @@ class Round {
   Transfer Send(int position, std::span<std::byte> bytes) const;
   Transfer Receive(int position, std::span<std::byte> bytes) const;
   absl::Status Run(std::span<const Transfer> transfers) const;
+  absl::Status RunInSegments(std::span<const Transfer> transfers,
+                             const Transport::Arrived& arrived) const;
 
  private:
   Transport& transport_;

@@ -28,8 +28,8 @@ absl::Status DirectAllGather(const Round& round, std::span<const std::span<std::
 
 namespace {
 
-// received[k] is this rank's piece as member position + 1 + k has it: in the order of the
-// additions. Overwrites them.
+// received[k] begins with what member position + 1 + k has of `own`: in the order of the additions.
+// Overwrites them.
 template <typename Element>
 void AddUp(std::span<Element> own, std::span<const std::span<Element>> received) {
   constexpr size_t kBlock = 4096;  // stays in the first-level cache while all members are added up
@@ -72,6 +72,12 @@ absl::Status DirectReduceScatter(const Round& round, std::span<const std::span<E
       transfers.push_back(round.Send(to, std::as_writable_bytes(Piece(buffer, to, n))));
     }
   }
+  if (buffers.size() == 1) {
+    const std::span<Element> own = Piece(buffers[0], round.position(), n);
+    return round.RunInSegments(transfers, [&](size_t offset, size_t count) {
+      AddUp<Element>(own.subspan(offset / sizeof(Element), count / sizeof(Element)), received[0]);
+    });
+  }
   RETURN_IF_ERROR(round.Run(transfers));
   for (size_t b = 0; b < buffers.size(); ++b) {
     AddUp<Element>(Piece(buffers[b], round.position(), n), received[b]);
@@ -88,7 +94,7 @@ template absl::Status DirectReduceScatter<int64_t>(const Round& round,
 
 namespace {
 
-// pieces[k]: this rank's piece as member k has it.
+// pieces[k] begins with what member k has of `sums`.
 void AddUpBf16(std::span<float> sums, std::span<const std::span<uint16_t>> pieces) {
   constexpr size_t kBlock = 4096;
   for (size_t begin = 0; begin < sums.size(); begin += kBlock) {
@@ -124,6 +130,14 @@ absl::Status DirectReduceScatterBf16(const Round& round, std::span<const Bf16Red
       transfers.push_back(
           round.Send(to, std::as_writable_bytes(Piece(reduction.contribution, to, n))));
     }
+  }
+  if (reductions.size() == 1 && n > 1) {
+    std::span<uint16_t>& own = pieces[0][static_cast<size_t>(round.position())];
+    return round.RunInSegments(transfers, [&, whole = own](size_t offset, size_t count) {
+      own = whole.subspan(offset / sizeof(uint16_t));
+      AddUpBf16(reductions[0].sums.subspan(offset / sizeof(uint16_t), count / sizeof(uint16_t)),
+                pieces[0]);
+    });
   }
   RETURN_IF_ERROR(round.Run(transfers));
   for (size_t b = 0; b < reductions.size(); ++b) AddUpBf16(reductions[b].sums, pieces[b]);

@@ -16,6 +16,11 @@ absl::Status Round::Run(std::span<const Transfer> transfers) const {
   return transport_.Run(transfers, TimeLeft(deadline_));
 }
 
+absl::Status Round::RunInSegments(std::span<const Transfer> transfers,
+                                  const Transport::Arrived& arrived) const {
+  return transport_.RunInSegments(transfers, TimeLeft(deadline_), arrived);
+}
+
 template <typename Element>
 void AddTo(std::span<Element> sum, std::span<const Element> x) {
   Element* __restrict to = sum.data();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,10 +51,22 @@ class Transport {
   // passes, Unavailable when the peer is lost, InvalidArgument when sizes differ, Aborted after
   // Abort. After a failure the transport is aborted.
   virtual absl::Status Run(std::span<const Transfer> transfers, absl::Duration timeout) = 0;
+  // The same, for received messages of one size: `arrived(offset, count)` is called for ranges of
+  // bytes that cover them one after the other, by one thread at a time, while what it has been
+  // called for lies at the front of each received span; other bytes of the spans are undefined.
+  // This one waits for whole messages; a transport that fetches them bit by bit reuses the front,
+  // which then stays in the cache.
+  using Arrived = std::function<void(size_t offset, size_t count)>;
+  virtual absl::Status RunInSegments(std::span<const Transfer> transfers, absl::Duration timeout,
+                                     const Arrived& arrived);
   // Fails every transfer, now and later, with `cause`. Any thread, any number of times; the first
   // cause stays.
   virtual void Abort(const absl::Status& cause) = 0;
   virtual TransportCounters counters() const = 0;
+
+ protected:
+  // `transfers` are complete, and none has arrived in segments.
+  static void ArrivedWhole(std::span<const Transfer> transfers, const Arrived& arrived);
 };
 
 }  // namespace esteira

@@ -17,6 +17,10 @@ namespace esteira {
 class Batch;
 class UcxMesh;
 
+// Up to here a message is sent at once and may wait at the receiver; beyond, only when its receive
+// is there.
+inline constexpr size_t kEagerBytes = 64 << 10;
+
 // One transfer on its way. `header` must stay where it is until the send is complete: UCX reads it
 // from here.
 struct Operation {
@@ -36,12 +40,21 @@ struct Operation {
 // Everything but Wait belongs to the progress thread.
 class Batch {
  public:
-  Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout);
+  // `arrived` (Transport::RunInSegments), null for whole messages, outlives the batch's work.
+  Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout,
+        const Transport::Arrived* arrived = nullptr);
   Batch(const Batch&) = delete;
 
   std::vector<Operation>& operations() { return operations_; }
+  const std::vector<Operation>& operations() const { return operations_; }
+  size_t receives() const;
   Deadline deadline() const { return deadline_; }
   absl::Duration timeout() const { return timeout_; }
+  const Transport::Arrived* arrived() const { return arrived_; }
+  // Whether `arrived` is called on the way, and not by the caller in the end. Set before anything
+  // moves.
+  bool in_segments() const { return in_segments_; }
+  void set_in_segments(bool in_segments) { in_segments_ = in_segments; }
   bool HasInFlight() const;
   const Operation* FirstPending() const;  // null: all are done
   // True when it was the last.
@@ -54,6 +67,8 @@ class Batch {
  private:
   const absl::Duration timeout_;
   const Deadline deadline_;
+  const Transport::Arrived* const arrived_;
+  bool in_segments_ = false;
   std::vector<Operation> operations_;
   size_t pending_;
   std::mutex mutex_;

@@ -10,9 +10,6 @@
 namespace esteira {
 namespace {
 
-// Up to here a message is sent at once and may wait at the receiver; beyond, only when its receive
-// is there.
-constexpr size_t kEagerBytes = 64 << 10;
 constexpr int64_t kMostKeptBytes = int64_t{256} << 20;
 
 ucp_request_param_t BufferParam(Operation& operation) {
@@ -79,6 +76,7 @@ void UcxMesh::Start(const std::shared_ptr<Batch>& batch) {
   if (!failed_.ok()) return batch->Finish(failed_);
   if (batch->FirstPending() == nullptr) return batch->Finish(absl::OkStatus());
   batches_.push_back(batch);
+  batch->set_in_segments(batch->arrived() != nullptr && CanReadInSegments(*batch));
   for (Operation& operation : batch->operations()) {
     if (absl::Status bad = CheckTransfer(operation.transfer, self_.rank, self_.size); !bad.ok()) {
       Note(bad, self_.rank);
@@ -222,6 +220,12 @@ ucs_status_t UcxMesh::AcceptData(const FrameHeader& header, const void* data, vo
 
 bool UcxMesh::FitsOrNotes(const FrameHeader& header, uint64_t length, const Operation& receive) {
   const size_t posted = receive.transfer.bytes.size();
+  if (receive.batch->in_segments() && header.kind != FrameKind::kOffer) {
+    Note(absl::DataLossError(
+             absl::StrCat("rank ", header.source, " sent what it should have offered")),
+         header.source);
+    return false;
+  }
   if (length == posted) return true;
   Note(SizesDiffer(header.tag, header.source, length, self_.rank, posted), self_.rank);
   return false;

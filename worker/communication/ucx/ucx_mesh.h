@@ -80,12 +80,17 @@ class UcxMesh {
     FrameHeader header;
     Taken body;
   };
-  // An offer that has met its receive: read bit by bit, between other work.
+  // An offer that has met its receive.
   struct Read {
     Operation* receive;
     FrameHeader header;
     uint64_t address;
-    size_t done;
+  };
+  // What is read bit by bit, between other work: one offer, or all of a batch in segments, whose
+  // ranges of bytes are read from all before it is told of them.
+  struct Reading {
+    std::vector<Read> reads;
+    size_t done = 0;
   };
   // A rendezvous that has met its receive, to be started after the callback.
   struct Ready {
@@ -112,7 +117,10 @@ class UcxMesh {
   // Offers: data that the receiver reads out of the sender's memory.
   void MakeOffer(Operation& send);
   void StartRead(const FrameHeader& header, const void* data, Operation& receive);
+  bool CanReadInSegments(const Batch& batch);
   bool ReadNext();
+  // The next range of bytes of `reading`; its size.
+  absl::StatusOr<size_t> ReadSegment(Reading& reading);
   void AcceptTaken(const FrameHeader& header, const void* data);
   void SendTaken(const FrameHeader& offer, bool fits);
   static void OnAnswered(void* request, ucs_status_t status, void* answer);
@@ -137,7 +145,8 @@ class UcxMesh {
   Matcher matcher_;
   std::list<std::shared_ptr<Batch>> batches_;
   std::vector<Ready> ready_;
-  std::deque<Read> reads_;
+  std::deque<Reading> readings_;
+  std::map<Batch*, Reading> gathered_;  // of batches in segments, until all their offers have come
   std::map<std::pair<int, uint64_t>, Operation*> offered_;  // by peer and sequence
   std::vector<FrameHeader> misfits_;  // offers of another size, not yet answered
   std::vector<void*> unwanted_;       // descriptors that met a receive of another size

@@ -84,7 +84,8 @@ void UcxMesh::Fail(const absl::Status& cause, int origin) {
   if (!failed_.ok()) return;
   failed_ = cause;
   Note(cause, origin);
-  reads_.clear();
+  readings_.clear();
+  gathered_.clear();
   offered_.clear();
   for (Peer& peer : peers_) SendNotice(peer, FrameKind::kAbort, origin, failed_.message());
   CloseEndpoints(UCP_EP_CLOSE_FLAG_FORCE);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/communication/ucx/peer_memory.h"
@@ -12,7 +14,15 @@ namespace esteira {
 namespace {
 
 // Read at once; other work of the thread waits meanwhile.
-constexpr size_t kSegmentBytes = 1 << 20;
+constexpr size_t kBytesAtOnce = 1 << 20;
+
+// Segments of all messages together stay in a second-level cache; none is too small for a call of
+// the kernel. A multiple of what any element takes.
+size_t SegmentBytes(size_t messages) {
+  constexpr size_t kCacheBytes = 1 << 20;
+  constexpr size_t kLeast = 64 << 10, kMost = 256 << 10;
+  return std::clamp(kCacheBytes / messages, kLeast, kMost) & ~size_t{63};
+}
 
 // The body of a message of ours. False: it is none.
 template <typename Body>
@@ -43,29 +53,69 @@ void UcxMesh::StartRead(const FrameHeader& header, const void* data, Operation& 
                 header.source);
   }
   if (!FitsOrNotes(header, offer.length, receive)) return misfits_.push_back(header);
-  reads_.push_back({&receive, header, offer.address, 0});
+  const Read read{&receive, header, offer.address};
+  if (!receive.batch->in_segments()) return readings_.push_back({{read}});
+  Reading& gathered = gathered_[receive.batch];
+  gathered.reads.push_back(read);
+  if (gathered.reads.size() < receive.batch->receives()) return;
+  readings_.push_back(std::move(gathered));
+  gathered_.erase(receive.batch);
+}
+
+// Every message is of one size, and will be offered.
+bool UcxMesh::CanReadInSegments(const Batch& batch) {
+  std::optional<size_t> size;
+  for (const Operation& operation : batch.operations()) {
+    const Transfer& transfer = operation.transfer;
+    if (transfer.direction != Transfer::Direction::kReceive) continue;
+    if (transfer.peer < 0 || transfer.peer >= self_.size) return false;  // refused later
+    if (transfer.bytes.size() <= kEagerBytes || PeerOf(transfer.peer).neighbour.process == 0 ||
+        transfer.bytes.size() != size.value_or(transfer.bytes.size())) {
+      return false;
+    }
+    size = transfer.bytes.size();
+  }
+  return size.has_value();
 }
 
 bool UcxMesh::ReadNext() {
-  if (reads_.empty()) return false;
-  Read& read = reads_.front();
-  const std::span<std::byte> left = read.receive->transfer.bytes.subspan(read.done);
-  const std::span<std::byte> segment = left.first(std::min(left.size(), kSegmentBytes));
-  const Peer& peer = PeerOf(read.header.source);
-  const absl::Status status = ReadMemory(peer.neighbour.process, read.address + read.done, segment);
-  if (!status.ok()) {
-    Note(absl::UnavailableError(absl::StrCat("rank ", peer.rank, " is lost: ", status.message())),
-         peer.rank);
-    reads_.pop_front();
+  if (readings_.empty()) return false;
+  Reading& reading = readings_.front();
+  Batch& batch = *reading.reads.front().receive->batch;
+  const absl::StatusOr<size_t> count = ReadSegment(reading);
+  if (!count.ok()) {
+    readings_.pop_front();
     return true;
   }
-  read.done += segment.size();
-  if (segment.size() < left.size()) return true;
-  const Read done = read;
-  reads_.pop_front();
-  SendTaken(done.header, /*fits=*/true);
-  Complete(*done.receive);
+  if (batch.in_segments()) (*batch.arrived())(reading.done, *count);
+  reading.done += *count;
+  if (reading.done < reading.reads.front().receive->transfer.bytes.size()) return true;
+  const std::vector<Read> reads = std::move(reading.reads);
+  readings_.pop_front();
+  for (const Read& read : reads) {
+    SendTaken(read.header, /*fits=*/true);
+    Complete(*read.receive);
+  }
   return true;
+}
+
+absl::StatusOr<size_t> UcxMesh::ReadSegment(Reading& reading) {
+  const bool in_segments = reading.reads.front().receive->batch->in_segments();
+  const size_t most = in_segments ? SegmentBytes(reading.reads.size()) : kBytesAtOnce;
+  size_t count = 0;
+  for (const Read& read : reading.reads) {
+    const std::span<std::byte> bytes = read.receive->transfer.bytes;
+    count = std::min(bytes.size() - reading.done, most);
+    const int source = read.header.source;
+    const absl::Status status =
+        ReadMemory(PeerOf(source).neighbour.process, read.address + reading.done,
+                   bytes.subspan(in_segments ? 0 : reading.done, count));
+    if (status.ok()) continue;
+    Note(absl::UnavailableError(absl::StrCat("rank ", source, " is lost: ", status.message())),
+         source);
+    return status;
+  }
+  return count;
 }
 
 void UcxMesh::AcceptTaken(const FrameHeader& header, const void* data) {

@@ -25,7 +25,9 @@ struct Link {
   }
 
   absl::Status Run(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout) {
-    const auto batch = std::make_shared<Batch>(kind, transfers, timeout);
+    return Run(std::make_shared<Batch>(kind, transfers, timeout));
+  }
+  absl::Status Run(const std::shared_ptr<Batch>& batch) {
     thread.Post([this, batch] { mesh.Start(batch); });
     return batch->Wait();
   }
@@ -43,6 +45,13 @@ class UcxTransport : public Transport {
   int size() const override { return link_->mesh.self().size; }
   absl::Status Run(std::span<const Transfer> transfers, absl::Duration timeout) override {
     return link_->Run(FrameKind::kData, transfers, timeout);
+  }
+  absl::Status RunInSegments(std::span<const Transfer> transfers, absl::Duration timeout,
+                             const Arrived& arrived) override {
+    const auto batch = std::make_shared<Batch>(FrameKind::kData, transfers, timeout, &arrived);
+    RETURN_IF_ERROR(link_->Run(batch));
+    if (!batch->in_segments()) ArrivedWhole(transfers, arrived);
+    return absl::OkStatus();
   }
   void Abort(const absl::Status& cause) override {
     CHECK(!cause.ok());

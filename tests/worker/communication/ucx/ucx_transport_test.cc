@@ -242,6 +242,22 @@ TEST_F(UcxTransportTest, LargeMessagesArriveWhoeverMayReadWhom) {
     other.join();
     EXPECT_EQ(back, sent);
     EXPECT_EQ(transports_[0]->counters().bytes_sent, std::ssize(sent));
+    const auto in_segments = [&](int rank, std::vector<std::byte> received) {
+      std::vector<std::byte> whole;
+      const auto arrived = [&](size_t offset, size_t count) {
+        EXPECT_EQ(offset, whole.size());
+        whole.insert(whole.end(), received.begin(),
+                     received.begin() + static_cast<std::ptrdiff_t>(count));
+      };
+      EXPECT_TRUE(transports_[static_cast<size_t>(rank)]
+                      ->RunInSegments({{Send(1 - rank, sent), Receive(1 - rank, received)}},
+                                      kPlenty, arrived)
+                      .ok());
+      EXPECT_EQ(whole, sent);
+    };
+    std::thread peer(in_segments, 1, std::vector<std::byte>(sent.size()));
+    in_segments(0, std::vector<std::byte>(sent.size()));
+    peer.join();
   }
 }
 
