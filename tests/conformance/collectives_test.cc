@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/meshes.h"
+#include "worker/communication/algorithms.h"
 #include "worker/device/device.h"
 
 namespace esteira {
@@ -291,40 +292,44 @@ TEST_P(CollectivesTest, SumsOfBf16AreFormedInFp32InTheOrderOfMembers) {
   }
 }
 
-// Long enough to come in several segments.
+// Long enough to come in several segments, and to be measured.
 TEST_P(CollectivesTest, LongReductionsHaveTheBitsOfShortOnes) {
   Transports mesh = MakeMesh(ranks());
   const auto n = static_cast<size_t>(ranks());
   constexpr size_t kPiece = 140'003;
   const Floats expected = NaiveSum(AllRanks(ranks()), kPiece);
-  OnEveryMember(mesh, AllRanks(ranks()), {.algorithm = Algorithm::kDirect}, [&](Member& member) {
-    const size_t own = static_cast<size_t>(member.rank) * kPiece;
-    Floats values = Input(member.rank, kPiece * n);
-    std::vector<int64_t> integers(kPiece * n);
-    std::vector<uint16_t> contribution(kPiece * n);
-    for (size_t i = 0; i < values.size(); ++i) {
-      integers[i] = IntegerValue(member.rank, i, ranks());
-      contribution[i] = Bf16Value(member.rank, i);
-    }
-    Floats sums(kPiece);
-    const auto scratch = member.ScratchOf(integers.size() * sizeof(int64_t));
-    member.collectives->ReduceScatter(values, scratch, *member.stream);
-    member.collectives->ReduceScatter(integers, scratch, *member.stream);
-    member.collectives->ReduceScatterBf16Each({{contribution, sums}}, scratch, *member.stream);
-    EXPECT_TRUE(member.stream->Synchronize().ok());
-    ExpectSameBits(std::span(values).subspan(own, kPiece),
-                   std::span(expected).subspan(own, kPiece));
-    for (size_t i = 0; i < kPiece; ++i) {
-      int64_t integer = 0;
-      float sum = -0.0F;
-      for (int rank = 0; rank < ranks(); ++rank) {
-        integer += IntegerValue(rank, own + i, ranks());
-        sum += Widened(Bf16Value(rank, own + i));
+  uint32_t group = 0;
+  for (Algorithm algorithm : {Algorithm::kDirect, Algorithm::kAuto}) {
+    const CollectivesOptions options{.group_id = group++, .algorithm = algorithm};
+    OnEveryMember(mesh, AllRanks(ranks()), options, [&](Member& member) {
+      const size_t own = static_cast<size_t>(member.rank) * kPiece;
+      Floats values = Input(member.rank, kPiece * n);
+      std::vector<int64_t> integers(kPiece * n);
+      std::vector<uint16_t> contribution(kPiece * n);
+      for (size_t i = 0; i < values.size(); ++i) {
+        integers[i] = IntegerValue(member.rank, i, ranks());
+        contribution[i] = Bf16Value(member.rank, i);
       }
-      ASSERT_EQ(integers[own + i], integer) << i;
-      ASSERT_EQ(sums[i], sum) << i;
-    }
-  });
+      Floats sums(kPiece);
+      const auto scratch = member.ScratchOf(integers.size() * sizeof(int64_t));
+      member.collectives->ReduceScatter(values, scratch, *member.stream);
+      member.collectives->ReduceScatter(integers, scratch, *member.stream);
+      member.collectives->ReduceScatterBf16Each({{contribution, sums}}, scratch, *member.stream);
+      EXPECT_TRUE(member.stream->Synchronize().ok());
+      ExpectSameBits(std::span(values).subspan(own, kPiece),
+                     std::span(expected).subspan(own, kPiece));
+      for (size_t i = 0; i < kPiece; ++i) {
+        int64_t integer = 0;
+        float sum = -0.0F;
+        for (int rank = 0; rank < ranks(); ++rank) {
+          integer += IntegerValue(rank, own + i, ranks());
+          sum += Widened(Bf16Value(rank, own + i));
+        }
+        ASSERT_EQ(integers[own + i], integer) << i;
+        ASSERT_EQ(sums[i], sum) << i;
+      }
+    });
+  }
 }
 
 // What one operation on each of the buffers gives, to the bit.
@@ -474,6 +479,35 @@ INSTANTIATE_TEST_SUITE_P(, CollectivesTest,
                          ::testing::Combine(::testing::ValuesIn(MeshKinds()),
                                             ::testing::Values(1, 2, 3, 4, 5, 7)),
                          Name);
+
+TEST_P(CollectivesTest, EveryMemberMeasuresTheSame) {
+  Transports mesh = MakeMesh(ranks());
+  const std::vector<int> members = AllRanks(ranks());
+  std::vector<GatherCosts> costs(members.size());
+  OnEveryRank(ranks(), [&](int rank) {
+    Transport& transport = *mesh[static_cast<size_t>(rank)];
+    const auto measured =
+        MeasureGathers(Round(transport, members, rank, {kCollectiveTag, 0, 0}, absl::Minutes(1)));
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    costs[static_cast<size_t>(rank)] = *measured;
+  });
+  for (const GatherCosts& other : costs) {
+    EXPECT_EQ(other.direct.latency_seconds, costs[0].direct.latency_seconds);
+    EXPECT_EQ(other.direct.seconds_per_byte, costs[0].direct.seconds_per_byte);
+    EXPECT_EQ(other.ring.latency_seconds, costs[0].ring.latency_seconds);
+    EXPECT_EQ(other.ring.seconds_per_byte, costs[0].ring.seconds_per_byte);
+  }
+}
+
+TEST(ChooseAlgorithmTest, WhatIsMeasuredDecides) {
+  const GatherCosts costs{.direct = {1e-5, 3e-9}, .ring = {4e-5, 1e-9}};
+  EXPECT_TRUE(DirectIsSooner(costs, 1 << 10));
+  EXPECT_FALSE(DirectIsSooner(costs, 1 << 20));
+  EXPECT_TRUE(DirectIsSooner({costs.direct, {4e-5, 3e-9}}, 1 << 30));
+  const TransferCost slower = Slower({1, 4}, {2, 3});
+  EXPECT_EQ(slower.latency_seconds, 2);
+  EXPECT_EQ(slower.seconds_per_byte, 4);
+}
 
 TEST(ChooseAlgorithmTest, ManyLatenciesAreOnlyPaidWhenTheyAreSmallBesideTheTransfer) {
   const LinkModel link{.latency_seconds = 1e-5, .bytes_per_second = 1e9};

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/communication/collectives.h"
 #include "worker/communication/deadline.h"
@@ -75,6 +76,19 @@ template <typename Element>
 absl::Status RingReduceScatter(const Round& round, std::span<Element> buffer,
                                std::span<Element> scratch);
 absl::Status RingBroadcast(const Round& round, std::span<std::byte> buffer, int root);
+
+// Of an all-gather: seconds of an empty one, and of each byte of its buffer.
+struct TransferCost {
+  double latency_seconds = 0;
+  double seconds_per_byte = 0;
+};
+struct GatherCosts {
+  TransferCost direct, ring;
+};
+// Runs some of both; every member gets the same numbers, those of the slowest.
+absl::StatusOr<GatherCosts> MeasureGathers(const Round& round);
+TransferCost Slower(const TransferCost& a, const TransferCost& b);
+bool DirectIsSooner(const GatherCosts& costs, size_t bytes);
 
 absl::Status TreeBroadcast(const Round& round, std::span<std::byte> buffer, int root);
 absl::Status TreeBarrier(const Round& round);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,11 @@
 
 namespace esteira {
 namespace {
+
+// Smaller buffers are always exchanged as the LinkModel says, and so are those of larger groups,
+// where measuring would move too much.
+constexpr size_t kLeastMeasuredBytes = 1 << 20;
+constexpr int kMostMeasured = 16;
 
 // Each operation becomes one task on the stream, which blocks there until this member has done its
 // part.
@@ -153,19 +159,31 @@ class TransportCollectives : public Collectives {
             elements / members_.size() * (members_.size() - 1)};
   }
 
-  absl::Status Gather(const Round& round, std::span<std::byte> buffer) const {
-    return Resolve(ChooseAlgorithm, buffer.size()) == Algorithm::kRing
-               ? RingAllGather(round, buffer)
-               : DirectAllGather(round, std::span(&buffer, 1));
+  absl::Status Gather(const Round& round, std::span<std::byte> buffer) {
+    ASSIGN_OR_RETURN(const Algorithm algorithm, OfPieces(round, buffer.size()));
+    return algorithm == Algorithm::kRing ? RingAllGather(round, buffer)
+                                         : DirectAllGather(round, std::span(&buffer, 1));
   }
 
   template <typename Element>
-  absl::Status Reduce(const Round& round, std::span<Element> buffer,
-                      std::span<std::byte> scratch) const {
+  absl::Status Reduce(const Round& round, std::span<Element> buffer, std::span<std::byte> scratch) {
     const std::span<Element> words = Words<Element>(scratch, buffer.size());
-    return Resolve(ChooseAlgorithm, buffer.size_bytes()) == Algorithm::kRing
+    ASSIGN_OR_RETURN(const Algorithm algorithm, OfPieces(round, buffer.size_bytes()));
+    return algorithm == Algorithm::kRing
                ? RingReduceScatter(round, buffer, words)
                : DirectReduceScatter<Element>(round, std::span(&buffer, 1), words);
+  }
+
+  // How pieces of `bytes` in all are exchanged. The first large buffer of a group has it measured,
+  // in the same operation on every member.
+  absl::StatusOr<Algorithm> OfPieces(const Round& round, size_t bytes) {
+    const bool measured = options_.algorithm == Algorithm::kAuto && size() > 2 &&
+                          size() <= kMostMeasured && bytes >= kLeastMeasuredBytes;
+    if (!measured) return Resolve(ChooseAlgorithm, bytes);
+    if (!costs_.has_value()) {
+      ASSIGN_OR_RETURN(costs_, MeasureGathers(round));
+    }
+    return DirectIsSooner(*costs_, bytes) ? Algorithm::kDirect : Algorithm::kRing;
   }
 
   template <typename Choose>
@@ -213,6 +231,7 @@ class TransportCollectives : public Collectives {
   const std::vector<int> members_;
   const CollectivesOptions options_;
   const int position_;
+  std::optional<GatherCosts> costs_;  // the same on all members
   uint32_t sequence_ = 0;  // of operations; the same on all members, so that their messages meet
 };
 

@@ -20,8 +20,8 @@ namespace esteira {
 // directly. A barrier is a dissemination in all of them.
 enum class Algorithm { kAuto, kDirect, kRing, kTree };
 
-// What a message costs: chooses the algorithm under kAuto. Constants of the job, never measured
-// inside a step, so that the order of additions is the same from run to run.
+// What a message costs: chooses the algorithm under kAuto where README.md says so. Constants of the
+// job; neither they nor what is measured change the order of additions.
 struct LinkModel {
   double latency_seconds = 20e-6;
   double bytes_per_second = 2e9;
