@@ -3,14 +3,14 @@
 set -euo pipefail
 
 build_packages=(
-  build-essential cmake ninja-build ccache pkg-config
+  build-essential cmake ninja-build ccache pkg-config python3
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libssl-dev
   libucx-dev libdnnl-dev prometheus-cpp-dev libsqlite3-dev libyaml-cpp-dev libspdlog-dev
   nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 demo_packages=(bible-kjv curl)
-test_packages=(python3 python3-yaml prometheus clang-format clang-tidy procps)
+test_packages=(python3-yaml prometheus clang-format clang-tidy procps)
 
 packages=("${build_packages[@]}")
 for group in "$@"; do

@@ -84,19 +84,21 @@ def main():
     options.work.mkdir(parents=True, exist_ok=True)
     lines = ["| operation | ranks | Esteira, us | gloo, us | Open MPI, us | gloo / Esteira | Open MPI / Esteira |",
              "|---|---|---|---|---|---|---|"]
-    for ranks in map(int, options.ranks.split(",")):
-        rounds, failures = [], {}
-        for _ in range(options.rounds):
-            turn = {}
-            for system in options.systems.split(","):
-                try:
-                    turn[system] = run(options, system, ranks)
-                except Exception as error:  # whatever it is, the other systems go on
-                    failures[system] = reason_of(error)
-                print(f"{system}, {ranks} ranks: {failures.get(system, 'done')} (load {os.getloadavg()[0]:.1f})", file=sys.stderr)
-            rounds.append(turn)
-        lines += table(ranks, rounds, failures)
-    print("\n".join(lines))
+    try:
+        for ranks in map(int, options.ranks.split(",")):
+            rounds, failures = [], {}
+            for _ in range(options.rounds):
+                turn = {}
+                for system in options.systems.split(","):
+                    try:
+                        turn[system] = run(options, system, ranks)
+                    except Exception as error:  # whatever it is, the other systems go on
+                        failures[system] = reason_of(error)
+                    print(f"{system}, {ranks} ranks: {failures.get(system, 'done')} (load {os.getloadavg()[0]:.1f})", file=sys.stderr)
+                rounds.append(turn)
+            lines += table(ranks, rounds, failures)
+    finally:  # what was measured before a signal too
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

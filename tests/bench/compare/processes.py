@@ -113,6 +113,7 @@ def clean_up_on_signals():
     def leave(number, _):
         for other in signals:
             signal.signal(other, signal.SIG_IGN)
+        print(f"\n{signal.Signals(number).name}: stopping", file=sys.stderr)
         sys.exit(128 + number)
 
     for number in signals:

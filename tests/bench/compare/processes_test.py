@@ -72,7 +72,8 @@ class GroupTest(unittest.TestCase):
         self.until(lambda: not self.sleepers())
 
     def started(self, command):
-        comparison = subprocess.Popen([sys.executable, "-c", SCRIPT, command, self.log])
+        comparison = subprocess.Popen([sys.executable, "-c", SCRIPT, command, self.log], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(comparison.stderr.close)
         self.addCleanup(comparison.kill)
         self.until(lambda: self.log.exists() and self.log.read_text().count("started") == 2)
         return comparison
@@ -85,6 +86,7 @@ class GroupTest(unittest.TestCase):
                 comparison.send_signal(number)
                 comparison.send_signal(number)  # impatience spoils nothing
                 self.assertEqual(comparison.wait(timeout=20), 128 + number)
+                self.assertEqual(comparison.stderr.read(), f"\n{number.name}: stopping\n")
                 self.until(lambda: not self.sleepers())
 
     def test_killed_outright_it_takes_its_peers_along(self):
