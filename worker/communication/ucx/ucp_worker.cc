@@ -2,6 +2,7 @@
 
 #include <net/if.h>
 #include <ucs/debug/debug.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <mutex>
@@ -25,8 +26,14 @@ void ReturnCrashSignals() {
   });
 }
 
-// UCX itself only warns of a device that does not exist, and then reaches nobody.
+// UCX itself only warns when it finds no devices, or not this one, and then reaches nobody.
 absl::Status CheckDevices(const std::string& network_device) {
+  constexpr char kDevices[] = "/sys/class/net";
+  if (access(kDevices, R_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("UCX finds network devices in ", kDevices,
+                     ", which cannot be read here; mount sysfs (mount -t sysfs sysfs /sys)"));
+  }
   for (const std::string& name :
        std::vector<std::string>(absl::StrSplit(network_device, ',', absl::SkipEmpty()))) {
     if (if_nametoindex(name.c_str()) != 0) continue;
