@@ -22,13 +22,24 @@ class Trained:
     samples: list
     peak_bytes: int
     wall_seconds: float  # a step, from the first record to the last, as a bystander sees it
+    shares: list  # of the ranks' time in a step, by what they do: shares_of
+
+
+PHASES = {"forward": ("F", "R"), "backward": ("B", "I", "W"), "optimizer": ("STEP",)}
+
+
+def shares_of(step, ranks):
+    """What the ranks' time goes into, by a step's record: computing, and waiting for messages that nothing hides."""
+    seconds = ranks * step["step_seconds"]
+    shares = {phase: sum(step["op_seconds"].get(op, 0) for op in ops) / seconds for phase, ops in PHASES.items()}
+    return {**shares, "communication": step["exposed_communication_ratio"], "idle": step["bubble_ratio"]}
 
 
 class Cluster:
     """A local cluster in a folder of its own."""
 
     def __init__(self, binaries, workers, threads):
-        self.binaries = binaries
+        self.binaries, self.workers = binaries, workers
         self.root = Path(tempfile.mkdtemp(prefix="esteira-compare-"))
         self.environment = dict(os.environ, XDG_STATE_HOME=str(self.root / "state"), XDG_CONFIG_HOME=str(self.root / "config"))
         self.environment.pop("ESTEIRA_SERVER", None)
@@ -58,7 +69,8 @@ class Cluster:
         return Trained(losses=[step["loss"] for step in steps], step_seconds=[step["step_seconds"] for step in steps],
                        processor_seconds=[0.0, *(after - before for before, after in zip(processor, processor[1:]))],
                        samples=[json.loads(line)["sample_ids"] for line in samples.read_text(encoding="utf-8").splitlines()],
-                       peak_bytes=peak, wall_seconds=(arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1))
+                       peak_bytes=peak, wall_seconds=(arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1),
+                       shares=[shares_of(step, self.workers) for step in steps])
 
     def _follow(self, job, steps, roots):
         """When each record was seen, and what the processes had used by then."""

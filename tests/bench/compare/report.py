@@ -15,6 +15,7 @@ class Row:
     losses: list = dataclasses.field(default_factory=list)  # of the first run
     peak_bytes: int = 0
     load: list = dataclasses.field(default_factory=list)  # of the machine, before each run
+    shares: list = dataclasses.field(default_factory=list)  # of the ranks' time, a dictionary a step; may be empty
 
     @property
     def median(self):
@@ -36,6 +37,7 @@ def add_run(row, record, warm_up, load):
     row.step_seconds += measured
     row.run_medians.append(statistics.median(measured))
     row.processor_seconds += record["processor_seconds"][warm_up:]
+    row.shares += record.get("shares", [])[warm_up:]
     row.losses = row.losses or record["losses"]
     row.peak_bytes = max(row.peak_bytes, record["peak_bytes"])
     row.load.append(load)
@@ -71,6 +73,19 @@ def line(row, ours):
 def table(rows):
     ours = {row.group: row for row in rows if row.system == "esteira"}
     return "\n".join([*HEAD, *(line(row, ours.get(row.group)) for row in rows)])
+
+
+def shares(rows):
+    """What the ranks' time in a step goes into, where a system tells: means over the steps; the rest is the system's own."""
+    told = [row for row in rows if row.shares]
+    if not told:
+        return ""
+    phases = list(told[0].shares[0])
+    lines = ["| of the ranks' time | " + " | ".join(phases) + " |", "|---" * (1 + len(phases)) + "|"]
+    for row in told:
+        means = [statistics.mean(step[phase] for step in row.shares) for phase in phases]
+        lines.append(f"| {row.case} | " + " | ".join(f"{100 * mean:.1f} %" for mean in means) + " |")
+    return "\n".join(lines)
 
 
 def curves(rows):

@@ -3,6 +3,7 @@ import unittest
 
 import cases
 import collectives
+import esteira_runner
 import llmc
 import processes
 import report
@@ -35,6 +36,17 @@ class ReportTest(unittest.TestCase):
 
     def test_rows_without_ours_have_no_ratio(self):
         self.assertNotIn("x", report.table([row("m/s/peer", [1.0])]).splitlines()[-1])
+
+    def test_shares_are_means_of_the_steps_that_count(self):
+        made = report.Row("m/s/esteira")
+        step = {"step_seconds": 2.0, "op_seconds": {"F": 1.0, "R": 0.2, "W": 0.4, "I": 0.4, "STEP": 0.1, "SEND_ACT": 9.0},
+                "exposed_communication_ratio": 0.125, "bubble_ratio": 0.25}
+        steps = [esteira_runner.shares_of({**step, "bubble_ratio": idle}, 2) for idle in (0.9, 0.25, 0.35)]
+        report.add_run(made, {"step_seconds": [2.0] * 3, "processor_seconds": [], "losses": [1.0], "peak_bytes": 1, "shares": steps}, 1, 0)
+        head, _, line = report.shares([made, row("m/s/peer", [1.0])]).splitlines()
+        self.assertEqual(head, "| of the ranks' time | forward | backward | optimizer | communication | idle |")
+        self.assertEqual(line, "| m/s/esteira | 30.0 % | 20.0 % | 2.5 % | 12.5 % | 30.0 % |")
+        self.assertEqual(report.shares([row("m/s/peer", [1.0])]), "")
 
     def test_a_table_of_collectives_has_reasons_too(self):
         rounds = [{"esteira": {("all_gather", 1 << 20): 1e-3}, "gloo": {("all_gather", 1 << 20): 3e-3}}]

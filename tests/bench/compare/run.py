@@ -110,7 +110,7 @@ class Runner:
     def _run_esteira(self, case):
         with self.esteira.cluster(case.setup.processes, case.setup.threads) as cluster:
             trained = cluster.train(job(case.model, case.setup, self.options.steps, self.options.work / "corpus.bin"))
-        return {"losses": trained.losses, "step_seconds": trained.step_seconds,
+        return {"losses": trained.losses, "step_seconds": trained.step_seconds, "shares": trained.shares,
                 "processor_seconds": trained.processor_seconds, "peak_bytes": trained.peak_bytes}
 
     def _run_peer(self, case, log):
@@ -145,7 +145,7 @@ def text(rows, runner):
     """What is known so far; cases that are still to come are left out."""
     tried = [row for row in rows.values() if row.failure or row.step_seconds]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(runner.versions.items()))
-    return f"{report.table(tried)}\n\nLoss, step by step:\n\n{report.curves(tried)}\n\nVersions: {versions}\n"
+    return f"{report.table(tried)}\n\n{report.shares(tried)}\n\nLoss, step by step:\n\n{report.curves(tried)}\n\nVersions: {versions}\n"
 
 
 def main():
