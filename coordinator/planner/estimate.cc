@@ -33,7 +33,7 @@ int64_t LiveElements(std::vector<int64_t> elements, int window, int micro_batche
   int64_t live = 0, largest = 0;
   int in_class = 0;
   for (int64_t unit : elements) {
-    if (2 * unit < largest || largest == 0) {
+    if (largest == 0 || OpensSizeClass(unit, largest)) {
       largest = unit;
       in_class = 0;
     }

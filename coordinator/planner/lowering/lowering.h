@@ -46,6 +46,9 @@ std::vector<int> HeldUnits(const ModelSpec& model, const Layout& layout,
 // The most that the members of one group move, unless one alone is larger.
 inline constexpr int64_t kBucketBytes = int64_t{1} << 20;
 
+// Whether values of this size are too small for the slots of a size class, which are `largest`.
+constexpr bool OpensSizeClass(int64_t size, int64_t largest) { return 2 * size < largest; }
+
 // Whether a stage's gradient windows are buffers of their own: sums are sharded, or a step has more
 // than one window.
 bool HasWindowSlots(const Layout& layout, int stage);

@@ -36,7 +36,7 @@ class SizeClasses {
     for (int64_t size : sizes) {
       if (size == 0) break;
       const bool opens =
-          largest_.empty() || (kind == Sizes::kSeveral && 2 * size < largest_.back());
+          largest_.empty() || (kind == Sizes::kSeveral && OpensSizeClass(size, largest_.back()));
       if (opens) largest_.push_back(size);
     }
     for (int64_t size : bytes_of_unit) {
