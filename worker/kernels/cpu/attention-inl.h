@@ -229,7 +229,9 @@ void LoadQueries(const AttentionPair<T>& pair, AttentionScratch& s, int64_t head
   Fill(s.max, kTile, 0.0f);
   Fill(s.sum, kTile, 0.0f);
   for (int64_t i = 0; i < queries; ++i) {
-    s.max[i] = pair.log_sum_exp.row(first + i)[head];
+    const float log_sum_exp = pair.log_sum_exp.row(first + i)[head];
+    // An infinity must not become a silent zero.
+    s.max[i] = log_sum_exp + (log_sum_exp - log_sum_exp);  // NOLINT(misc-redundant-expression)
     s.sum[i] = DotRows(dy.row(i), y.row(i), head_size);
   }
 }
