@@ -57,8 +57,8 @@ TEST_P(TransportTest, BytesArriveUnchanged) {
 
 TEST_P(TransportTest, CountsWhatMoved) {
   Open(2);
-  std::vector<std::byte> a(100), b(30);
   OnEveryRank(2, [&](int rank) {
+    std::vector<std::byte> a(100), b(30);
     EXPECT_TRUE(Run(rank, rank == 0 ? Send(1, kTag, a) : Receive(0, kTag, a)).ok());
     EXPECT_TRUE(Run(rank, rank == 0 ? Send(1, kTag, b) : Receive(0, kTag, b)).ok());
     EXPECT_TRUE(Run(rank, rank == 1 ? Send(0, kTag, b) : Receive(1, kTag, b)).ok());

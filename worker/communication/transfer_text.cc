@@ -45,4 +45,9 @@ absl::Status RankClosed(int rank) {
   return absl::UnavailableError(absl::StrCat("rank ", rank, " has closed its transport"));
 }
 
+absl::Status TooMuchKept() {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("more than ", kMostKeptBytes, " bytes of messages wait for their receives"));
+}
+
 }  // namespace esteira

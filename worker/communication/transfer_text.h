@@ -1,6 +1,7 @@
 // Words for errors that concern one transfer, the same in every transport.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,5 +20,9 @@ absl::Status SizesDiffer(const Tag& tag, int source, size_t sent, int destinatio
 // Unavailable: what other ranks see when `rank` has aborted with `cause`.
 absl::Status RankAborted(int rank, absl::string_view cause);
 absl::Status RankClosed(int rank);
+
+// Of messages that have come before their receives.
+inline constexpr int64_t kMostKeptBytes = int64_t{256} << 20;
+absl::Status TooMuchKept();
 
 }  // namespace esteira

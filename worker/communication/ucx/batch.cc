@@ -4,24 +4,12 @@
 
 namespace esteira {
 
-Batch::Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout,
-             const Transport::Arrived* arrived)
-    : timeout_(timeout),
-      deadline_(DeadlineAfter(timeout)),
-      arrived_(arrived),
-      pending_(transfers.size()) {
+Batch::Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout)
+    : timeout_(timeout), deadline_(DeadlineAfter(timeout)), pending_(transfers.size()) {
   operations_.reserve(transfers.size());
   for (const Transfer& transfer : transfers) {
-    operations_.push_back(
-        {.batch = this, .kind = kind, .transfer = transfer, .header = {}, .offer = {}});
+    operations_.push_back({.batch = this, .kind = kind, .transfer = transfer, .header = {}});
   }
-}
-
-size_t Batch::receives() const {
-  return static_cast<size_t>(
-      std::count_if(operations_.begin(), operations_.end(), [](const Operation& operation) {
-        return operation.transfer.direction == Transfer::Direction::kReceive;
-      }));
 }
 
 bool Batch::HasInFlight() const {

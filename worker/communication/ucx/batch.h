@@ -29,10 +29,7 @@ struct Operation {
   FrameKind kind = FrameKind::kData;
   Transfer transfer;
   FrameHeader header;
-  Offer offer;             // of a send that is offered; UCX reads it from here
-  bool in_flight = false;  // UCX holds its buffer, or its offer
-  bool offered = false;
-  bool taken = false;  // the answer to the offer has come
+  bool in_flight = false;  // UCX holds its buffer
   bool done = false;
 };
 
@@ -40,21 +37,13 @@ struct Operation {
 // Everything but Wait belongs to the progress thread.
 class Batch {
  public:
-  // `arrived` (Transport::RunInSegments), null for whole messages, outlives the batch's work.
-  Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout,
-        const Transport::Arrived* arrived = nullptr);
+  Batch(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout);
   Batch(const Batch&) = delete;
 
   std::vector<Operation>& operations() { return operations_; }
   const std::vector<Operation>& operations() const { return operations_; }
-  size_t receives() const;
   Deadline deadline() const { return deadline_; }
   absl::Duration timeout() const { return timeout_; }
-  const Transport::Arrived* arrived() const { return arrived_; }
-  // Whether `arrived` is called on the way, and not by the caller in the end. Set before anything
-  // moves.
-  bool in_segments() const { return in_segments_; }
-  void set_in_segments(bool in_segments) { in_segments_ = in_segments; }
   bool HasInFlight() const;
   const Operation* FirstPending() const;  // null: all are done
   // True when it was the last.
@@ -67,8 +56,6 @@ class Batch {
  private:
   const absl::Duration timeout_;
   const Deadline deadline_;
-  const Transport::Arrived* const arrived_;
-  bool in_segments_ = false;
   std::vector<Operation> operations_;
   size_t pending_;
   std::mutex mutex_;

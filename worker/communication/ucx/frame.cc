@@ -8,7 +8,7 @@
 namespace esteira {
 namespace {
 
-constexpr uint32_t kMagic = 0x32585545;  // "EUX2"
+constexpr uint32_t kMagic = 0x33585545;  // "EUX3"
 
 uint32_t Checksum(FrameHeader header) {
   header.crc = 0;
@@ -19,7 +19,7 @@ uint32_t Checksum(FrameHeader header) {
 
 void Seal(FrameHeader* header) { header->crc = Checksum(*header); }
 
-FrameHeader MakeFrame(const FrameIdentity& self, FrameKind kind, int destination, const Tag& tag,
+FrameHeader MakeFrame(const RankIdentity& self, FrameKind kind, int destination, const Tag& tag,
                       uint64_t sequence, uint64_t length) {
   FrameHeader header;
   header.magic = kMagic;
@@ -35,7 +35,7 @@ FrameHeader MakeFrame(const FrameIdentity& self, FrameKind kind, int destination
   return header;
 }
 
-absl::StatusOr<FrameHeader> ReadFrame(const FrameIdentity& self, std::span<const std::byte> bytes,
+absl::StatusOr<FrameHeader> ReadFrame(const RankIdentity& self, std::span<const std::byte> bytes,
                                       uint64_t length) {
   FrameHeader header;
   if (bytes.size() != sizeof(header)) return absl::DataLossError("header of another size");

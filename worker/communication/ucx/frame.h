@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/communication/rank_identity.h"
 #include "worker/communication/transport.h"
 
 namespace esteira {
@@ -20,20 +21,6 @@ enum class FrameKind : uint32_t {
   kData,
   kGoodbye,  // the last message of a rank that leaves in order
   kAbort,    // its bytes are the reason; tag.index is the rank where it began
-  kOffer,    // an Offer: data that lies ready in the sender's memory
-  kTaken,    // a Taken: the answer to an offer
-};
-
-// Where the data of a message lies in the memory of its sender, who leaves it there until it is
-// told that it was taken.
-struct Offer {
-  uint64_t address = 0;
-  uint64_t length = 0;
-};
-
-struct Taken {
-  uint64_t sequence = 0;  // of the offer
-  uint64_t fits = 0;      // 0: the receiver expects another size
 };
 
 // Sent as it lies in memory: all ranks of a job run the same build on little-endian machines. No
@@ -52,22 +39,14 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64);
 
-// Who this rank is. Pure: checks what others claim.
-struct FrameIdentity {
-  uint64_t job_hash = 0;
-  int64_t epoch = 0;
-  int rank = 0;
-  int size = 1;
-};
-
 // A header from this rank, with its checksum.
-FrameHeader MakeFrame(const FrameIdentity& self, FrameKind kind, int destination, const Tag& tag,
+FrameHeader MakeFrame(const RankIdentity& self, FrameKind kind, int destination, const Tag& tag,
                       uint64_t sequence, uint64_t length);
 void Seal(FrameHeader* header);
 
 // The header in `bytes`, followed by `length` bytes of data. DataLoss: damaged; Aborted: of another
 // job or epoch, or for another rank. Nothing of the message may be used unless this is OK.
-absl::StatusOr<FrameHeader> ReadFrame(const FrameIdentity& self, std::span<const std::byte> bytes,
+absl::StatusOr<FrameHeader> ReadFrame(const RankIdentity& self, std::span<const std::byte> bytes,
                                       uint64_t length);
 
 }  // namespace esteira

@@ -18,9 +18,7 @@ std::optional<Value> TakeFirst(std::map<Key, std::deque<Value>>& queues, const K
 }  // namespace
 
 Matcher::Key Matcher::KeyOf(const FrameHeader& header) {
-  // Offered data are data like others, and keep their place among them.
-  const FrameKind kind = header.kind == FrameKind::kOffer ? FrameKind::kData : header.kind;
-  return {header.source, kind, header.tag.kind, header.tag.group, header.tag.index};
+  return {header.source, header.kind, header.tag.kind, header.tag.group, header.tag.index};
 }
 
 Matcher::Key Matcher::KeyOf(const Operation& receive) {

@@ -10,8 +10,6 @@
 namespace esteira {
 namespace {
 
-constexpr int64_t kMostKeptBytes = int64_t{256} << 20;
-
 ucp_request_param_t BufferParam(Operation& operation) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
@@ -33,7 +31,7 @@ void CopyBytes(const void* from, std::span<std::byte> to) {
 
 }  // namespace
 
-UcxMesh::UcxMesh(std::unique_ptr<UcpWorker> worker, const FrameIdentity& self)
+UcxMesh::UcxMesh(std::unique_ptr<UcpWorker> worker, const RankIdentity& self)
     : worker_(std::move(worker)), self_(self), peers_(static_cast<size_t>(self.size)) {
   for (int rank = 0; rank < self_.size; ++rank) {
     PeerOf(rank).mesh = this;
@@ -76,7 +74,6 @@ void UcxMesh::Start(const std::shared_ptr<Batch>& batch) {
   if (!failed_.ok()) return batch->Finish(failed_);
   if (batch->FirstPending() == nullptr) return batch->Finish(absl::OkStatus());
   batches_.push_back(batch);
-  batch->set_in_segments(batch->arrived() != nullptr && CanReadInSegments(*batch));
   for (Operation& operation : batch->operations()) {
     if (absl::Status bad = CheckTransfer(operation.transfer, self_.rank, self_.size); !bad.ok()) {
       Note(bad, self_.rank);
@@ -94,15 +91,9 @@ void UcxMesh::Start(const std::shared_ptr<Batch>& batch) {
 void UcxMesh::StartSend(Operation& send) {
   Peer& peer = PeerOf(send.transfer.peer);
   if (peer.left) return Note(RankClosed(peer.rank), peer.rank);
-  std::span<std::byte> bytes = send.transfer.bytes;
-  FrameKind kind = send.kind;
-  if (bytes.size() > kEagerBytes && peer.neighbour.takes_offers) {
-    MakeOffer(send);
-    kind = FrameKind::kOffer;
-    bytes = std::as_writable_bytes(std::span(&send.offer, 1));
-  }
+  const std::span<std::byte> bytes = send.transfer.bytes;
   send.header =
-      MakeFrame(self_, kind, peer.rank, send.transfer.tag, peer.next_sent++, bytes.size());
+      MakeFrame(self_, send.kind, peer.rank, send.transfer.tag, peer.next_sent++, bytes.size());
   ucp_request_param_t param = BufferParam(send);
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = bytes.size() > kEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
@@ -124,7 +115,7 @@ void UcxMesh::StartReceive(Operation& receive) {
   if (arrival->rendezvous == nullptr) {
     return Deliver(arrival->header, arrival->bytes.data(), receive);
   }
-  if (FitsOrNotes(arrival->header, arrival->header.length, receive)) {
+  if (FitsOrNotes(arrival->header, receive)) {
     return StartRendezvous({&receive, arrival->rendezvous});
   }
   unwanted_.push_back(arrival->rendezvous);
@@ -132,8 +123,7 @@ void UcxMesh::StartReceive(Operation& receive) {
 
 // A message that has come whole, to its receive.
 void UcxMesh::Deliver(const FrameHeader& header, const void* data, Operation& receive) {
-  if (header.kind == FrameKind::kOffer) return StartRead(header, data, receive);
-  if (!FitsOrNotes(header, header.length, receive)) return;
+  if (!FitsOrNotes(header, receive)) return;
   CopyBytes(data, receive.transfer.bytes);
   Complete(receive);
 }
@@ -174,9 +164,7 @@ ucs_status_t UcxMesh::Accept(const FrameHeader& header, const void* data, void* 
   }
   switch (header.kind) {
     case FrameKind::kHello:
-    case FrameKind::kOffer:
     case FrameKind::kData: return AcceptData(header, data, rendezvous);
-    case FrameKind::kTaken: AcceptTaken(header, data); break;
     case FrameKind::kGoodbye:
       peer.left = true;
       departures_ = true;
@@ -203,9 +191,7 @@ ucs_status_t UcxMesh::AcceptData(const FrameHeader& header, const void* data, vo
     }
     matcher_.Keep(std::move(arrival));
     if (matcher_.kept_bytes() > kMostKeptBytes) {
-      Note(absl::ResourceExhaustedError(absl::StrCat("more than ", kMostKeptBytes,
-                                                     " bytes of messages wait for their receives")),
-           self_.rank);
+      Note(TooMuchKept(), self_.rank);
     }
     return rendezvous != nullptr ? UCS_INPROGRESS : UCS_OK;
   }
@@ -213,21 +199,15 @@ ucs_status_t UcxMesh::AcceptData(const FrameHeader& header, const void* data, vo
     Deliver(header, data, *receive);
     return UCS_OK;
   }
-  if (!FitsOrNotes(header, header.length, *receive)) return kOtherSize;
+  if (!FitsOrNotes(header, *receive)) return kOtherSize;
   ready_.push_back({receive, rendezvous});
   return UCS_INPROGRESS;
 }
 
-bool UcxMesh::FitsOrNotes(const FrameHeader& header, uint64_t length, const Operation& receive) {
+bool UcxMesh::FitsOrNotes(const FrameHeader& header, const Operation& receive) {
   const size_t posted = receive.transfer.bytes.size();
-  if (receive.batch->in_segments() && header.kind != FrameKind::kOffer) {
-    Note(absl::DataLossError(
-             absl::StrCat("rank ", header.source, " sent what it should have offered")),
-         header.source);
-    return false;
-  }
-  if (length == posted) return true;
-  Note(SizesDiffer(header.tag, header.source, length, self_.rank, posted), self_.rank);
+  if (header.length == posted) return true;
+  Note(SizesDiffer(header.tag, header.source, header.length, self_.rank, posted), self_.rank);
   return false;
 }
 
@@ -246,18 +226,11 @@ void UcxMesh::OnReceived(void* request, ucs_status_t status, size_t /*length*/, 
 void UcxMesh::Landed(Operation& operation, ucs_status_t status) {
   operation.in_flight = false;
   if (!failed_.ok()) return;  // whatever UCX says of it: the batch has failed
-  if (status == UCS_OK) {
-    if (!operation.offered || operation.taken) Complete(operation);
-    return;
-  }
-  if (status == kOtherSize) return NoteOtherSize(operation);
-  NoteLoss(operation.transfer.peer, status);
-}
-
-void UcxMesh::NoteOtherSize(const Operation& send) {
+  if (status == UCS_OK) return Complete(operation);
+  if (status != kOtherSize) return NoteLoss(operation.transfer.peer, status);
   Note(absl::InvalidArgumentError(
-           absl::StrCat(TransferText(send.transfer), ": the receiver expects another size")),
-       send.transfer.peer);
+           absl::StrCat(TransferText(operation.transfer), ": the receiver expects another size")),
+       operation.transfer.peer);
 }
 
 void UcxMesh::Complete(Operation& operation) {

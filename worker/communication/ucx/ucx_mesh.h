@@ -4,17 +4,16 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <list>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/communication/deadline.h"
+#include "worker/communication/host/host_mesh.h"
+#include "worker/communication/rank_identity.h"
 #include "worker/communication/transport.h"
 #include "worker/communication/ucx/batch.h"
 #include "worker/communication/ucx/frame.h"
@@ -29,18 +28,15 @@ namespace esteira {
 // returned, for UCX may not be called back from most of them.
 class UcxMesh {
  public:
-  UcxMesh(std::unique_ptr<UcpWorker> worker, const FrameIdentity& self);
+  UcxMesh(std::unique_ptr<UcpWorker> worker, const RankIdentity& self);
   UcxMesh(const UcxMesh&) = delete;
   ~UcxMesh();
 
   // Makes an endpoint to each other rank. `addresses` are UCX's own bytes, by rank.
   void Connect(const std::vector<std::string>& addresses);
-  // What this rank and a peer can read of each other's memory. Without a word, nothing.
-  struct Neighbour {
-    int64_t process = 0;        // the peer's; 0: it cannot be read
-    bool takes_offers = false;  // the peer can read this rank's memory
-  };
-  void SetNeighbours(const std::vector<Neighbour>& by_rank);
+  // From now on `host` is told of failures and of peers that leave. It outlives the work of the
+  // progress thread.
+  void SetHost(HostMesh& host);
   // Starts every operation of `batch`, which is finished now or later.
   void Start(const std::shared_ptr<Batch>& batch);
   // `cause` is what this rank reports; the peers are told that `origin` was the first to fail. Only
@@ -53,7 +49,7 @@ class UcxMesh {
 
   Deadline NextDeadline() const;
   const UcpWorker& worker() const { return *worker_; }
-  const FrameIdentity& self() const { return self_; }
+  const RankIdentity& self() const { return self_; }
   TransportCounters counters() const;  // any thread
 
  private:
@@ -63,7 +59,6 @@ class UcxMesh {
     ucp_ep_h endpoint = nullptr;
     uint64_t next_sent = 0;
     uint64_t next_received = 0;
-    Neighbour neighbour;
     bool left = false;           // said goodbye
     ucs_status_t lost = UCS_OK;  // what the error handler said
   };
@@ -75,23 +70,6 @@ class UcxMesh {
   struct Notice {
     FrameHeader header;
     std::string reason;
-  };
-  // An answer to an offer; UCX reads it until it is sent.
-  struct Answer {
-    FrameHeader header;
-    Taken body;
-  };
-  // An offer that has met its receive.
-  struct Read {
-    Operation* receive;
-    FrameHeader header;
-    uint64_t address;
-  };
-  // What is read bit by bit, between other work: one offer, or all of a batch in segments, whose
-  // ranges of bytes are read from all before it is told of them.
-  struct Reading {
-    std::vector<Read> reads;
-    size_t done = 0;
   };
   // A rendezvous that has met its receive, to be started after the callback.
   struct Ready {
@@ -111,23 +89,10 @@ class UcxMesh {
   void StartRendezvous(const Ready& ready);
   ucs_status_t Accept(const FrameHeader& header, const void* data, void* rendezvous);
   ucs_status_t AcceptData(const FrameHeader& header, const void* data, void* rendezvous);
-  // `length`: of the data.
-  bool FitsOrNotes(const FrameHeader& header, uint64_t length, const Operation& receive);
+  bool FitsOrNotes(const FrameHeader& header, const Operation& receive);
   void Deliver(const FrameHeader& header, const void* data, Operation& receive);
 
-  // Offers: data that the receiver reads out of the sender's memory.
-  void MakeOffer(Operation& send);
-  void StartRead(const FrameHeader& header, const void* data, Operation& receive);
-  bool CanReadInSegments(const Batch& batch);
-  bool ReadNext();
-  // The next range of bytes of `reading`; its size.
-  absl::StatusOr<size_t> ReadSegment(Reading& reading);
-  void AcceptTaken(const FrameHeader& header, const void* data);
-  void SendTaken(const FrameHeader& offer, bool fits);
-  static void OnAnswered(void* request, ucs_status_t status, void* answer);
-
   void Landed(Operation& operation, ucs_status_t status);
-  void NoteOtherSize(const Operation& send);
   void Complete(Operation& operation);
   // Remembers the first failure until it can be acted upon.
   void Note(const absl::Status& cause, int origin);
@@ -141,17 +106,14 @@ class UcxMesh {
   void ProgressUntilClosed(Deadline limit);
 
   std::unique_ptr<UcpWorker> worker_;
-  const FrameIdentity self_;
+  const RankIdentity self_;
+  HostMesh* host_ = nullptr;
   std::vector<Peer> peers_;
   Matcher matcher_;
   std::list<std::shared_ptr<Batch>> batches_;
   std::vector<Ready> ready_;
-  std::deque<Reading> readings_;
-  std::map<Batch*, Reading> gathered_;  // of batches in segments, until all their offers have come
-  std::map<std::pair<int, uint64_t>, Operation*> offered_;  // by peer and sequence
-  std::vector<FrameHeader> misfits_;  // offers of another size, not yet answered
-  std::vector<void*> unwanted_;       // descriptors that met a receive of another size
-  std::vector<void*> pending_;        // UCX's requests for notices and for closing endpoints
+  std::vector<void*> unwanted_;  // descriptors that met a receive of another size
+  std::vector<void*> pending_;   // UCX's requests for notices and for closing endpoints
   std::list<Notice> notices_;
   bool departures_ = false;  // a peer has left, and nobody has looked yet who waits for it
   Failure noted_;            // to be acted upon

@@ -27,11 +27,16 @@ bool UcxMesh::Progress() {
     ++turns;
   }
   ActOnNotes();
-  return ReadNext() || turns > 0;
+  return turns > 0;
+}
+
+void UcxMesh::SetHost(HostMesh& host) {
+  host_ = &host;
+  departures_ = true;
+  if (!failed_.ok()) host.Fail(failed_);
 }
 
 void UcxMesh::ActOnNotes() {
-  for (const FrameHeader& offer : std::exchange(misfits_, {})) SendTaken(offer, /*fits=*/false);
   NoteDepartures();
   NoteOverdue(std::chrono::steady_clock::now());
   if (!noted_.cause.ok()) Fail(noted_.cause, noted_.origin);
@@ -53,6 +58,9 @@ void UcxMesh::NoteLoss(int peer, ucs_status_t error) {
 
 void UcxMesh::NoteDepartures() {
   if (!std::exchange(departures_, false)) return;
+  for (const Peer& peer : peers_) {
+    if (peer.left && host_ != nullptr) host_->Depart(peer.rank);
+  }
   for (const std::shared_ptr<Batch>& batch : batches_) {
     for (const Operation& operation : batch->operations()) {
       const int peer = operation.transfer.peer;
@@ -84,9 +92,7 @@ void UcxMesh::Fail(const absl::Status& cause, int origin) {
   if (!failed_.ok()) return;
   failed_ = cause;
   Note(cause, origin);
-  readings_.clear();
-  gathered_.clear();
-  offered_.clear();
+  if (host_ != nullptr) host_->Fail(failed_);
   for (Peer& peer : peers_) SendNotice(peer, FrameKind::kAbort, origin, failed_.message());
   CloseEndpoints(UCP_EP_CLOSE_FLAG_FORCE);
   ReleaseKept();

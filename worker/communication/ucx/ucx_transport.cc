@@ -1,12 +1,14 @@
 #include "worker/communication/ucx/ucx_transport.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "worker/communication/host/host_mesh.h"
+#include "worker/communication/rank_identity.h"
 #include "worker/communication/ucx/address.h"
-#include "worker/communication/ucx/peer_memory.h"
 #include "worker/communication/ucx/progress_thread.h"
 #include "worker/communication/ucx/ucp_worker.h"
 #include "worker/communication/ucx/ucx_mesh.h"
@@ -18,25 +20,34 @@ constexpr absl::Duration kCloseLimit = absl::Seconds(1);
 
 // A mesh and the thread that drives it; closes in order.
 struct Link {
-  Link(std::unique_ptr<UcpWorker> worker, const FrameIdentity& self)
-      : mesh(std::move(worker), self), thread(mesh) {}
+  Link(std::unique_ptr<UcpWorker> worker, const RankIdentity& self)
+      : mesh(std::move(worker), self),
+        host(self, [this](const absl::Status& cause, int origin) { Fail(cause, origin); }),
+        thread(mesh) {}
   ~Link() {
     thread.Post([this] { mesh.Close(kCloseLimit); });
   }
 
   absl::Status Run(FrameKind kind, std::span<const Transfer> transfers, absl::Duration timeout) {
-    return Run(std::make_shared<Batch>(kind, transfers, timeout));
+    return Start(kind, transfers, timeout)->Wait();
   }
-  absl::Status Run(const std::shared_ptr<Batch>& batch) {
+  std::shared_ptr<Batch> Start(FrameKind kind, std::span<const Transfer> transfers,
+                               absl::Duration timeout) {
+    auto batch = std::make_shared<Batch>(kind, transfers, timeout);
     thread.Post([this, batch] { mesh.Start(batch); });
-    return batch->Wait();
+    return batch;
+  }
+  void Fail(const absl::Status& cause, int origin) {
+    thread.Post([this, cause, origin] { mesh.Fail(cause, origin); });
   }
 
   UcxMesh mesh;
+  HostMesh host;
   ProgressThread thread;  // stops before the mesh goes
 };
 
-// Posts to the progress thread and waits. Thread-safe.
+// Transfers with ranks of this machine are done by the calling thread, all others are posted to the
+// progress thread. Thread-safe.
 class UcxTransport : public Transport {
  public:
   explicit UcxTransport(std::unique_ptr<Link> link) : link_(std::move(link)) {}
@@ -44,20 +55,38 @@ class UcxTransport : public Transport {
   int rank() const override { return link_->mesh.self().rank; }
   int size() const override { return link_->mesh.self().size; }
   absl::Status Run(std::span<const Transfer> transfers, absl::Duration timeout) override {
-    return link_->Run(FrameKind::kData, transfers, timeout);
+    const auto here = [this](const Transfer& transfer) {
+      return link_->host.Reaches(transfer.peer);
+    };
+    if (std::all_of(transfers.begin(), transfers.end(), here)) {
+      return link_->host.Run(transfers, timeout);
+    }
+    std::vector<Transfer> sorted(transfers.begin(), transfers.end());
+    const auto others = std::stable_partition(sorted.begin(), sorted.end(), here);
+    const auto batch = link_->Start(FrameKind::kData, {others, sorted.end()}, timeout);
+    const absl::Status status = link_->host.Run({sorted.begin(), others}, timeout);
+    const absl::Status of_others = batch->Wait();
+    return status.ok() ? of_others : status;
   }
   absl::Status RunInSegments(std::span<const Transfer> transfers, absl::Duration timeout,
                              const Arrived& arrived) override {
-    const auto batch = std::make_shared<Batch>(FrameKind::kData, transfers, timeout, &arrived);
-    RETURN_IF_ERROR(link_->Run(batch));
-    if (!batch->in_segments()) ArrivedWhole(transfers, arrived);
-    return absl::OkStatus();
+    if (link_->host.ReadsInSegments(transfers)) {
+      return link_->host.RunInSegments(transfers, timeout, arrived);
+    }
+    return Transport::RunInSegments(transfers, timeout, arrived);
   }
   void Abort(const absl::Status& cause) override {
     CHECK(!cause.ok());
-    link_->thread.Post([this, cause] { link_->mesh.Fail(cause, rank()); });
+    link_->Fail(cause, rank());
   }
-  TransportCounters counters() const override { return link_->mesh.counters(); }
+  TransportCounters counters() const override {
+    TransportCounters sum = link_->mesh.counters();
+    const TransportCounters here = link_->host.counters();
+    sum.bytes_sent += here.bytes_sent;
+    sum.bytes_received += here.bytes_received;
+    sum.messages_sent += here.messages_sent;
+    return sum;
+  }
 
  private:
   const std::unique_ptr<Link> link_;
@@ -71,7 +100,7 @@ class OpenedUcxEndpoint : public UcxEndpoint {
         version_(UcpWorker::Version()),
         link_(std::make_unique<Link>(
             std::move(worker),
-            FrameIdentity{HashName(options.job_id), options.epoch, options.rank, options.size})) {}
+            RankIdentity{HashName(options.job_id), options.epoch, options.rank, options.size})) {}
 
   const std::string& address() const override { return address_; }
   const std::string& version() const override { return version_; }
@@ -82,12 +111,10 @@ class OpenedUcxEndpoint : public UcxEndpoint {
     if (link_ == nullptr) return absl::FailedPreconditionError("the endpoint is connected already");
     ASSIGN_OR_RETURN(const std::vector<std::string> bodies, Check(addresses, versions));
     link_->thread.Post([this, &bodies] { link_->mesh.Connect(bodies); });
-    const absl::StatusOr<std::vector<UcxMesh::Neighbour>> met = MeetPeers();
-    if (!met.ok()) {
-      return absl::Status(met.status().code(),
-                          absl::StrCat("connecting the mesh: ", met.status().message()));
+    if (const absl::Status met = MeetPeers(); !met.ok()) {
+      return absl::Status(met.code(), absl::StrCat("connecting the mesh: ", met.message()));
     }
-    link_->thread.Post([mesh = &link_->mesh, met = *met] { mesh->SetNeighbours(met); });
+    link_->thread.Post([link = link_.get()] { link->mesh.SetHost(link->host); });
     return std::make_unique<UcxTransport>(std::move(link_));
   }
 
@@ -116,24 +143,22 @@ class OpenedUcxEndpoint : public UcxEndpoint {
     return bodies;
   }
 
-  // Everyone shows everyone a word of its memory, then says whose it has found.
-  absl::StatusOr<std::vector<UcxMesh::Neighbour>> MeetPeers() {
+  // Everyone shows everyone a word of its memory and where its mailbox is, then says whose it has
+  // found.
+  absl::Status MeetPeers() {
     const auto size = static_cast<size_t>(options_.size);
-    std::vector<MemoryProof> proofs(size);
-    proofs[static_cast<size_t>(options_.rank)] = OwnMemoryProof();
-    const std::vector<MemoryProof> own(size, OwnMemoryProof());
-    RETURN_IF_ERROR(Greet<MemoryProof>(own, proofs));
-    std::vector<uint8_t> found(size), found_by(size);
-    for (size_t peer = 0; peer < size; ++peer) {
-      found[peer] = options_.read_peer_memory && CanRead(proofs[peer]) ? 1 : 0;
+    std::vector<MailboxAddress> mailboxes(size);
+    const std::vector<MailboxAddress> own(size, link_->host.address());
+    RETURN_IF_ERROR(Greet<MailboxAddress>(own, mailboxes));
+    std::vector<uint8_t> met(size), met_by(size);
+    for (int peer = 0; peer < options_.size; ++peer) {
+      const auto index = static_cast<size_t>(peer);
+      const bool may = options_.read_peer_memory && peer != options_.rank;
+      met[index] = may && link_->host.Meet(peer, mailboxes[index]) ? 1 : 0;
     }
-    RETURN_IF_ERROR(Greet<uint8_t>(found, found_by));
-    std::vector<UcxMesh::Neighbour> neighbours(size);
-    for (size_t peer = 0; peer < size; ++peer) {
-      if (found[peer] != 0) neighbours[peer].process = proofs[peer].process;
-      neighbours[peer].takes_offers = found_by[peer] != 0;
-    }
-    return neighbours;
+    RETURN_IF_ERROR(Greet<uint8_t>(met, met_by));
+    link_->host.Settle(met_by);
+    return absl::OkStatus();
   }
 
   // To each peer its element of `said`; what each has said to this rank into `heard`.

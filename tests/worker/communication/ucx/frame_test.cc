@@ -29,8 +29,8 @@ class FrameTest : public ::testing::Test {
     return ReadFrame(receiver_, std::as_bytes(std::span(&header, 1)), length).status();
   }
 
-  const FrameIdentity sender_{.job_hash = 77, .epoch = 5, .rank = 1, .size = 3};
-  const FrameIdentity receiver_{.job_hash = 77, .epoch = 5, .rank = 2, .size = 3};
+  const RankIdentity sender_{.job_hash = 77, .epoch = 5, .rank = 1, .size = 3};
+  const RankIdentity receiver_{.job_hash = 77, .epoch = 5, .rank = 2, .size = 3};
 };
 
 TEST_F(FrameTest, ComesBackAsItWasMade) {

@@ -6,12 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "worker/communication/transport.h"
+
 namespace esteira {
+
+// Messages of all sizes both ways with `peer`, who does the same, until it fails.
+absl::Status ExchangeForever(Transport& transport, int peer);
 
 // A ucx_peer as a child of this process. Killed on destruction.
 class PeerProcess {
  public:
-  PeerProcess(int rank, int size);
+  // `exchanges_with`: a rank, or -1.
+  PeerProcess(int rank, int size, int exchanges_with = -1);
   PeerProcess(const PeerProcess&) = delete;
   ~PeerProcess();
 

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -21,6 +22,9 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPlenty = absl::Seconds(30);
 const Tag kTag{1, 2, 3};
+// One that refuses is enough.
+const UcxOptions kOverTcp{
+    .job_id = "job", .epoch = 7, .rank = 1, .size = 2, .read_peer_memory = false};
 constexpr uint64_t kFirst = 2;  // sequence of the first message after the two that greet
 
 Transfer Send(int peer, std::span<std::byte> bytes) {
@@ -164,9 +168,9 @@ TEST_F(UcxTransportTest, AStaleRankIsDroppedByAMeshThatStands) {
 // Every bad header, in front of small and of large messages, while a receive with the same tag and
 // size is posted.
 TEST_F(UcxTransportTest, BadHeadersAreCountedAndTouchNoBuffer) {
-  OpenPair();
+  OpenPair(kOverTcp);
   ConnectBoth();
-  const FrameIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
+  const RankIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
   const std::function<void(FrameHeader&)> faults[] = {
       [](FrameHeader& header) { header.magic ^= 1; },
       [](FrameHeader& header) { ++header.job_hash; },
@@ -209,9 +213,9 @@ TEST_F(UcxTransportTest, BadHeadersAreCountedAndTouchNoBuffer) {
 }
 
 TEST_F(UcxTransportTest, ALostOrRepeatedMessageIsNoticed) {
-  OpenPair();
+  OpenPair(kOverTcp);
   ConnectBoth();
-  const FrameIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
+  const RankIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
   RawUcxSender sender(addresses_[0]);
   const FrameHeader header = MakeFrame(real, FrameKind::kData, 0, kTag, kFirst + 1, 0);
   EXPECT_EQ(sender.Send(std::as_bytes(std::span(&header, 1)), {}, UCP_AM_SEND_FLAG_EAGER), UCS_OK);
@@ -258,42 +262,6 @@ TEST_F(UcxTransportTest, LargeMessagesArriveWhoeverMayReadWhom) {
     std::thread peer(in_segments, 1, std::vector<std::byte>(sent.size()));
     in_segments(0, std::vector<std::byte>(sent.size()));
     peer.join();
-  }
-}
-
-// What a broken peer may say of memory; each ends the mesh with a sentence, and touches nothing.
-TEST_F(UcxTransportTest, OffersAndAnswersThatCannotBeAreNoticed) {
-  struct Fault {
-    FrameKind kind;
-    std::vector<uint64_t> body;
-    absl::StatusCode code;
-    const char* text;
-  };
-  constexpr uint64_t kSize = 100'000;
-  const Fault faults[] = {
-      {FrameKind::kOffer, {8, kSize}, absl::StatusCode::kUnavailable, "rank 1 is lost"},
-      {FrameKind::kOffer, {8, kSize + 1}, absl::StatusCode::kInvalidArgument, "100001"},
-      {FrameKind::kOffer, {8}, absl::StatusCode::kDataLoss, "broken offer"},
-      {FrameKind::kTaken, {99, 1}, absl::StatusCode::kDataLoss, "was not offered"},
-      {FrameKind::kTaken, {}, absl::StatusCode::kDataLoss, "was not offered"},
-  };
-  for (const Fault& fault : faults) {
-    Reset();
-    OpenPair();
-    ConnectBoth();
-    const FrameIdentity real{.job_hash = HashName("job"), .epoch = 7, .rank = 1, .size = 2};
-    std::vector<std::byte> received(kSize);
-    std::thread receiver([&] {
-      const absl::Status status = transports_[0]->Run({{Receive(1, received)}}, kPlenty);
-      EXPECT_EQ(status.code(), fault.code) << status;
-      EXPECT_THAT(status.message(), HasSubstr(fault.text));
-    });
-    RawUcxSender sender(addresses_[0]);
-    const std::span body = std::as_bytes(std::span(fault.body));
-    const FrameHeader header = MakeFrame(real, fault.kind, 0, kTag, kFirst, body.size());
-    sender.Send(std::as_bytes(std::span(&header, 1)), body, UCP_AM_SEND_FLAG_EAGER);
-    receiver.join();
-    EXPECT_EQ(received, std::vector<std::byte>(kSize));
   }
 }
 
@@ -372,6 +340,29 @@ TEST_F(PeerProcessTest, ARankThatStandsStillRunsIntoTheDeadline) {
   EXPECT_THAT(status.message(), HasSubstr("rank 1"));
   survivors_[0].reset();
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+}
+
+// At whatever instant: while it writes a message, or while its memory is read.
+TEST(UcxProcessTest, ARankThatIsKilledInTheMiddleOfAnExchangeIsNamed) {
+  std::minstd_rand random(7);
+  for (int round = 0; round < 20; ++round) {
+    PeerProcess peer(1, 2, /*exchanges_with=*/0);
+    const auto endpoint = Open({.job_id = "killed", .epoch = 3, .rank = 0, .size = 2});
+    const std::vector<std::string> addresses = {endpoint->address(), peer.address()};
+    peer.SendAddresses(addresses);
+    auto transport = endpoint->Connect(addresses, {endpoint->version(), endpoint->version()});
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    absl::Status status;
+    std::thread exchange([&] { status = ExchangeForever(**transport, 1); });
+    peer.AwaitReady();
+    const absl::Time kill = absl::Now() + absl::Microseconds(random() % 20'000);
+    while (absl::Now() < kill) std::this_thread::yield();
+    peer.Signal(SIGKILL);
+    exchange.join();
+    EXPECT_LT(absl::Now() - kill, absl::Seconds(2));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 is lost"));
+  }
 }
 
 TEST(UcxProcessTest, LeavesNothingInSharedMemory) {

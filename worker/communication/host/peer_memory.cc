@@ -1,4 +1,4 @@
-#include "worker/communication/ucx/peer_memory.h"
+#include "worker/communication/host/peer_memory.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
