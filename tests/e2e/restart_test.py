@@ -58,18 +58,26 @@ class RestartTest(unittest.TestCase):
 
     def test_killed_at_ten_random_steps_in_ten_layouts(self):
         draw = random.Random(4)
-        run = [f"training.steps={STEPS}", "model.hidden_size=96"]  # steps long enough to be met by a kill
-        unbroken = self.submit((1, 1, 0, "1f1b", 1), *run)
-        directory = self.cluster.root / "checkpoints"
+        self.check_kills([(1, 1, 0, "1f1b", 1), *LAYOUTS], STEPS, self.cluster.root / "checkpoints", draw)
+
+    def test_killed_while_gradients_travel_as_bf16(self):
+        layouts = [(1, 2, 0, "1f1b", 1), (2, 2, 3, "1f1b", 1), (1, 2, 2, "1f1b", 1), (2, 2, 1, "gpipe", 1), (1, 2, 3, "1f1b", 1)]
+        self.check_kills(layouts, 120, self.cluster.root / "bf16", random.Random(6), "training.numerics=fast",
+                         "parallelism.gradient_traffic=bf16")
+
+    def check_kills(self, layouts, steps, directory, draw, *settings):
+        """The run of the first layout, never stopped, and one of the others, each killed and continued by the next."""
+        run = [f"training.steps={steps}", "model.hidden_size=96", *settings]  # steps long enough to be met by a kill
+        unbroken = self.submit(layouts[0], *run)
         saving = f"checkpoint={{directory: {directory}, every_steps: 5, keep: 2, resume: auto}}"
         self.assertEqual(self.cluster.wait(unbroken, "120s").code, 0)
         expected = self.record(unbroken)
         self.assertTrue(any(values[4] for values, _ in expected.values()), "some step must be skipped")
         whole, reached = {}, 0
-        for number, how in enumerate(LAYOUTS):
+        for number, how in enumerate(layouts[1:]):
             saved = max((int(p.name.removeprefix("step-")) for p in directory.glob("step-*")), default=0)
             job = self.submit(how, *run, saving)
-            last = number == len(LAYOUTS) - 1
+            last = number == len(layouts) - 2
             if not last:
                 at = reached + draw.randint(1, 15)
                 self.cluster.until(lambda: self.reached(job) > 0, "a step")
