@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "worker/communication/algorithms.h"
+#include "worker/communication/group_arguments.h"
 
 namespace esteira {
 namespace {
@@ -27,16 +28,17 @@ class TransportCollectives : public Collectives {
       : transport_(transport),
         members_(std::move(members)),
         options_(options),
+        check_(static_cast<int>(members_.size())),
         position_(static_cast<int>(std::find(members_.begin(), members_.end(), transport.rank()) -
                                    members_.begin())) {
     CHECK(std::is_sorted(members_.begin(), members_.end()) && position_ < size());
   }
 
   int position() const override { return position_; }
-  int size() const override { return static_cast<int>(members_.size()); }
+  int size() const override { return check_.size(); }
 
   void AllGather(std::span<std::byte> buffer, Stream& stream) override {
-    Start("AllGather", CheckPieces(buffer.size()), stream,
+    Start("AllGather", check_.Pieces(buffer.size()), stream,
           [this, buffer](const Round& round) { return Gather(round, buffer); });
   }
 
@@ -52,7 +54,7 @@ class TransportCollectives : public Collectives {
 
   void AllGatherEach(std::vector<std::span<std::byte>> buffers, Stream& stream) override {
     absl::Status arguments;
-    for (std::span<std::byte> buffer : buffers) arguments.Update(CheckPieces(buffer.size()));
+    for (std::span<std::byte> buffer : buffers) arguments.Update(check_.Pieces(buffer.size()));
     Start("AllGather", std::move(arguments), stream,
           [this, buffers = std::move(buffers)](const Round& round) {
             return buffers.size() == 1 ? Gather(round, buffers[0])
@@ -75,11 +77,11 @@ class TransportCollectives : public Collectives {
     absl::Status arguments;
     size_t elements = 0;
     for (const Bf16Reduction& reduction : reductions) {
-      arguments.Update(CheckPieces(reduction.contribution.size()));
-      arguments.Update(CheckSums(reduction));
+      arguments.Update(check_.Pieces(reduction.contribution.size()));
+      arguments.Update(check_.Sums(reduction));
       elements += reduction.contribution.size();
     }
-    arguments.Update(CheckScratch<uint16_t>(elements, scratch));
+    arguments.Update(check_.Scratch<uint16_t>(elements, scratch));
     Start(
         "ReduceScatter", std::move(arguments), stream,
         [this, reductions = std::move(reductions), scratch, elements](const Round& round) {
@@ -89,7 +91,7 @@ class TransportCollectives : public Collectives {
   }
 
   void AllReduce(std::span<float> buffer, std::span<std::byte> scratch, Stream& stream) override {
-    Start("AllReduce", CheckReduction(buffer, scratch), stream,
+    Start("AllReduce", check_.Reduction(buffer, scratch), stream,
           [this, buffer, scratch](const Round& round) {
             RETURN_IF_ERROR(Reduce(round, buffer, scratch));
             return Gather(round, std::as_writable_bytes(buffer));
@@ -97,7 +99,7 @@ class TransportCollectives : public Collectives {
   }
 
   void Broadcast(std::span<std::byte> buffer, int root, Stream& stream) override {
-    Start("Broadcast", CheckRoot(root), stream, [this, buffer, root](const Round& round) {
+    Start("Broadcast", check_.Root(root), stream, [this, buffer, root](const Round& round) {
       switch (Resolve(ChooseBroadcastAlgorithm, buffer.size())) {
         case Algorithm::kRing: return RingBroadcast(round, buffer, root);
         case Algorithm::kTree: return TreeBroadcast(round, buffer, root);
@@ -108,7 +110,7 @@ class TransportCollectives : public Collectives {
 
   void Barrier(Stream& stream) override { Start("Barrier", absl::OkStatus(), stream, TreeBarrier); }
 
-  int64_t ScratchBytes(int64_t bytes) const override { return bytes / size() * (size() - 1); }
+  int64_t ScratchBytes(int64_t bytes) const override { return check_.ScratchBytes(bytes); }
 
  private:
   using Body = std::function<absl::Status(const Round&)>;
@@ -131,7 +133,7 @@ class TransportCollectives : public Collectives {
 
   template <typename Element>
   void StartReduction(std::span<Element> buffer, std::span<std::byte> scratch, Stream& stream) {
-    Start("ReduceScatter", CheckReduction(buffer, scratch), stream,
+    Start("ReduceScatter", check_.Reduction(buffer, scratch), stream,
           [this, buffer, scratch](const Round& round) { return Reduce(round, buffer, scratch); });
   }
 
@@ -141,10 +143,10 @@ class TransportCollectives : public Collectives {
     absl::Status arguments;
     size_t elements = 0;
     for (std::span<Element> buffer : buffers) {
-      arguments.Update(CheckPieces(buffer.size()));
+      arguments.Update(check_.Pieces(buffer.size()));
       elements += buffer.size();
     }
-    arguments.Update(CheckScratch<Element>(elements, scratch));
+    arguments.Update(check_.Scratch<Element>(elements, scratch));
     Start("ReduceScatter", std::move(arguments), stream,
           [this, buffers = std::move(buffers), scratch, elements](const Round& round) {
             if (buffers.size() == 1) return Reduce(round, buffers[0], scratch);
@@ -193,43 +195,10 @@ class TransportCollectives : public Collectives {
                : options_.algorithm;
   }
 
-  absl::Status CheckPieces(size_t elements) const {
-    if (elements % members_.size() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(elements, " elements are not ", size(), " equal pieces"));
-  }
-
-  absl::Status CheckSums(const Bf16Reduction& reduction) const {
-    const size_t piece = reduction.contribution.size() / members_.size();
-    if (reduction.sums.size() == piece) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(reduction.sums.size(), " sums for a piece of ", piece, " elements"));
-  }
-
-  template <typename Element>
-  absl::Status CheckReduction(std::span<Element> buffer, std::span<std::byte> scratch) const {
-    RETURN_IF_ERROR(CheckPieces(buffer.size()));
-    return CheckScratch<Element>(buffer.size(), scratch);
-  }
-
-  // For a reduction of `elements` in all.
-  template <typename Element>
-  absl::Status CheckScratch(size_t elements, std::span<std::byte> scratch) const {
-    const int64_t needed = ScratchBytes(static_cast<int64_t>(elements * sizeof(Element)));
-    const bool aligned = reinterpret_cast<uintptr_t>(scratch.data()) % alignof(Element) == 0;
-    if (std::ssize(scratch) >= needed && aligned) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("scratch of ", scratch.size(), " bytes; ",
-                                                   needed, " aligned to an element are needed"));
-  }
-
-  absl::Status CheckRoot(int root) const {
-    if (root >= 0 && root < size()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("root ", root, " of ", size(), " members"));
-  }
-
   Transport& transport_;
   const std::vector<int> members_;
   const CollectivesOptions options_;
+  const GroupArguments check_;
   const int position_;
   std::optional<GatherCosts> costs_;  // the same on all members
   uint32_t sequence_ = 0;  // of operations; the same on all members, so that their messages meet
