@@ -1,7 +1,5 @@
 #include "worker/communication/host/host_mesh.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -20,12 +18,6 @@ int64_t CostOf(const Message& message) {
 
 bool IsReceive(const Transfer& transfer) {
   return transfer.direction == Transfer::Direction::kReceive;
-}
-
-// Processors that this process may use.
-size_t Processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<size_t>(CPU_COUNT(&set)) : 1;
 }
 
 }  // namespace
@@ -73,12 +65,16 @@ bool HostMesh::Meet(int peer, const MailboxAddress& address) {
 }
 
 void HostMesh::Settle(std::span<const uint8_t> met_by) {
-  if (mailbox_ != nullptr) mailbox_->Hide();
+  if (mailbox_ == nullptr) return;
+  mailbox_->Hide();
+  cpu_set_t processors = mailbox_->processors();
   for (Peer& peer : peers_) {
     if (met_by[static_cast<size_t>(peer.rank)] == 0) peer.mailbox = nullptr;
-    if (peer.mailbox != nullptr) neighbours_.push_back(&peer);
+    if (peer.mailbox == nullptr) continue;
+    neighbours_.push_back(&peer);
+    CPU_OR(&processors, &processors, &peer.mailbox->processors());
   }
-  crowded_ = neighbours_.size() + 1 > Processors();
+  crowded_ = neighbours_.size() + 1 > static_cast<size_t>(CPU_COUNT(&processors));
 }
 
 bool HostMesh::Reaches(int peer) const {

@@ -130,6 +130,8 @@ class HostMesh {
 
   // How a thread waits for its batch.
   void Await(Batch& batch, std::unique_lock<std::mutex>& lock);
+  // Between two looks at what has come. False: it is time to sleep.
+  bool Pause(Deadline::duration polled, Deadline now, std::unique_lock<std::mutex>& lock);
   void Sleep(Batch& batch, std::unique_lock<std::mutex>& lock);
   void SleepAtDoorbell(Batch& batch, std::unique_lock<std::mutex>& lock);
   void BeginPolling();
@@ -154,7 +156,7 @@ class HostMesh {
   std::unique_ptr<Mailbox> mailbox_;  // null: the machine gives none
   std::vector<Peer> peers_;           // by rank
   std::vector<Peer*> neighbours_;     // that are reached
-  bool crowded_ = false;              // more ranks than processors
+  bool crowded_ = false;              // more ranks than processors of all of them
 
   mutable std::mutex mutex_;
   std::vector<Batch*> batches_;
@@ -162,7 +164,8 @@ class HostMesh {
   // At any time somebody will see what comes: a thread that polls, or, when there is none, the one
   // that sleeps at the doorbell, which is then rung; or nobody waits.
   int polling_ = 0;
-  const Batch* watchman_ = nullptr;  // whose thread sleeps at the doorbell
+  const Batch* watchman_ = nullptr;   // whose thread sleeps at the doorbell
+  Deadline keeps_processor_until_{};  // does not offer it to others
   absl::Status noted_;
   int noted_origin_ = 0;
   bool reported_ = false;

@@ -16,6 +16,13 @@ namespace {
 
 // A reply often comes within this time; to be woken takes about as long.
 constexpr auto kPolling = std::chrono::microseconds(50);
+// Of that, before the processor is offered to others: a rank that runs on it cannot send.
+constexpr auto kSpinning = std::chrono::microseconds(2);
+// Somebody computes on this processor, and would be given milliseconds each time. To be woken is
+// quicker, so it is not offered again for a while.
+constexpr auto kLongAbsence = std::chrono::milliseconds(1);
+constexpr auto kKeeping = std::chrono::milliseconds(200);
+constexpr auto kPollingAlone = std::chrono::microseconds(20);
 
 // Read at once of a message; deadline and failures wait meanwhile.
 constexpr size_t kBytesAtOnce = 1 << 20;
@@ -32,7 +39,7 @@ size_t SegmentBytes(size_t messages) {
 
 void HostMesh::Await(Batch& batch, std::unique_lock<std::mutex>& lock) {
   BeginPolling();
-  auto polling_until = std::chrono::steady_clock::now() + kPolling;
+  auto polling_since = std::chrono::steady_clock::now();
   while (!Ended()) {
     const bool moved = Drain();
     if (batch.pending == 0 || Ended()) break;
@@ -43,26 +50,36 @@ void HostMesh::Await(Batch& batch, std::unique_lock<std::mutex>& lock) {
       batch.arrived == nullptr ? ReadOffers(batch, reads) : ReadSegments(batch, reads);
       lock.lock();
       BeginPolling();
-      polling_until = std::chrono::steady_clock::now() + kPolling;
+      polling_since = std::chrono::steady_clock::now();
       continue;
     }
     const auto now = std::chrono::steady_clock::now();
     if (moved) {
-      polling_until = now + kPolling;
+      polling_since = now;
     } else if (now >= batch.deadline) {
       const auto late = std::find_if(batch.operations.begin(), batch.operations.end(),
                                      [](const Operation& operation) { return !operation.done; });
       Note(TimedOut(late->transfer, self_.rank, batch.timeout), self_.rank);
-    } else if (now < polling_until) {
-      lock.unlock();  // to let others in
-      if (crowded_) sched_yield();
-      lock.lock();
-    } else {
+    } else if (!Pause(now - polling_since, now, lock)) {
       Sleep(batch, lock);
-      polling_until = std::chrono::steady_clock::now() + kPolling;
+      polling_since = std::chrono::steady_clock::now();
     }
   }
   EndPolling();
+}
+
+bool HostMesh::Pause(Deadline::duration polled, Deadline now, std::unique_lock<std::mutex>& lock) {
+  const bool offers = now >= keeps_processor_until_;
+  const Deadline::duration alone = crowded_ ? Deadline::duration::zero() : kPollingAlone;
+  if (polled >= (offers ? kPolling : alone)) return false;
+  lock.unlock();  // to let others in
+  const bool offer = offers && (crowded_ || polled >= kSpinning);
+  if (offer) sched_yield();
+  lock.lock();
+  if (offer && std::chrono::steady_clock::now() - now > kLongAbsence) {
+    keeps_processor_until_ = now + kKeeping;
+  }
+  return true;
 }
 
 void HostMesh::Sleep(Batch& batch, std::unique_lock<std::mutex>& lock) {

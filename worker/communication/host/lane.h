@@ -16,7 +16,7 @@ namespace esteira {
 
 // Up to here the bytes of a message lie in the lane; beyond, the lane says where in the memory of
 // the sender.
-inline constexpr size_t kInlineBytes = 16 << 10;
+inline constexpr size_t kInlineBytes = 8 << 10;
 inline constexpr size_t kSlots = 16;
 // Messages under way whose bytes lie with the sender.
 inline constexpr size_t kMostOffers = 64;

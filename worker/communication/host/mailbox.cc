@@ -65,6 +65,9 @@ absl::StatusOr<std::unique_ptr<Mailbox>> Mailbox::Make(const RankIdentity& self)
   head.lane_bytes = kLaneBytes;
   head.word = OwnMemoryProof().value;
   head.owner = self;
+  if (sched_getaffinity(0, sizeof(head.processors), &head.processors) != 0) {
+    return absl::ErrnoToStatus(errno, "asking which processors may be used");
+  }
   return mailbox;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -48,6 +50,7 @@ struct MailboxHead {
   uint64_t lane_bytes;
   uint64_t word;  // of the process, as in its MemoryProof
   RankIdentity owner;
+  cpu_set_t processors;  // that the owner may use
   alignas(64) Doorbell doorbell;
 };
 
@@ -65,6 +68,7 @@ class Mailbox {
   // Nobody can find it any more.
   void Hide();
   Doorbell& doorbell() const { return head_.As<MailboxHead>().doorbell; }
+  const cpu_set_t& processors() const { return head_.As<MailboxHead>().processors; }
 
  private:
   Mailbox() = default;
@@ -82,6 +86,7 @@ class PeerMailbox {
                                                            const MailboxAddress& address);
 
   Doorbell& doorbell() const { return head_.As<MailboxHead>().doorbell; }
+  const cpu_set_t& processors() const { return head_.As<MailboxHead>().processors; }
   Lane* lane() const { return &lane_.As<Lane>(); }
   int64_t process() const { return process_; }
 
