@@ -60,8 +60,8 @@ class Event {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Runs `task` on the stream's thread, in order. On a GPU this is a host callback that must not
-  // call the device.
+  // Runs `task` in order, when the work before it is done, on a thread of the stream that may block
+  // and may call the device: on a GPU too a thread of ours, not a host callback of the device.
   virtual void Enqueue(std::function<absl::Status()> task) = 0;
   virtual void Record(Event& event) = 0;
   // Work enqueued after this waits until `event` (as recorded so far) is reached.
