@@ -45,24 +45,26 @@ ESTEIRA_INLINE V Log2(V x) {
 
 constexpr int64_t RoundedToPanel(int64_t lines) { return PanelsOf(lines) * kLinesOfPanel; }
 
-// Matrices one after the other in the scratch of a pair. Lengths in fp32; bf16 takes half.
+// Matrices one after the other in the scratch of a pair; without scratch it only counts. Lengths in
+// fp32; bf16 takes half.
 class ScratchParts {
  public:
-  explicit ScratchParts(float* scratch) : begin_(scratch), at_(scratch) {}
+  explicit ScratchParts(float* scratch) : scratch_(scratch) {}
 
   void Take(float** to, int64_t elements) {
-    *to = at_;
-    at_ += elements;
+    *to = scratch_ == nullptr ? nullptr : scratch_ + taken_;
+    taken_ += elements;
   }
   void Take(Bf16** to, int64_t elements) {
-    *to = reinterpret_cast<Bf16*>(at_);
-    at_ += elements / 2;
+    float* part;
+    Take(&part, elements / 2);
+    *to = reinterpret_cast<Bf16*>(part);
   }
-  int64_t taken() const { return at_ - begin_; }
+  int64_t taken() const { return taken_; }
 
  private:
-  float* begin_;
-  float* at_;
+  float* scratch_;
+  int64_t taken_ = 0;
 };
 
 // Of packed operands.
