@@ -100,6 +100,8 @@ class Rank {
   }
 
   void Work() {
+    Finish();
+    absl::SleepFor(absl::Milliseconds(300));  // ranks are at work with themselves at first
     for (const std::string& operation : options_.operations) {
       for (const int64_t bytes : options_.bytes) Measure(operation, bytes);
     }

@@ -33,6 +33,7 @@ HostMesh::Batch::Batch(HostMesh& owner, std::span<const Transfer> transfers, abs
   for (const Transfer& transfer : transfers) {
     operations.push_back({.batch = this, .transfer = transfer});
     if (IsReceive(transfer)) ++receives;
+    bytes += std::ssize(transfer.bytes);
   }
 }
 

@@ -86,6 +86,7 @@ class HostMesh {
     std::vector<Operation> operations;
     size_t pending;
     size_t receives = 0;
+    int64_t bytes = 0;  // of all transfers
     std::vector<Read> reads;
     bool waits = false;  // for `changed`, while another thread sleeps at the doorbell
     std::condition_variable changed;
@@ -131,7 +132,8 @@ class HostMesh {
   // How a thread waits for its batch.
   void Await(Batch& batch, std::unique_lock<std::mutex>& lock);
   // Between two looks at what has come. False: it is time to sleep.
-  bool Pause(Deadline::duration polled, Deadline now, std::unique_lock<std::mutex>& lock);
+  bool Pause(const Batch& batch, Deadline::duration polled, Deadline now,
+             std::unique_lock<std::mutex>& lock);
   void Sleep(Batch& batch, std::unique_lock<std::mutex>& lock);
   void SleepAtDoorbell(Batch& batch, std::unique_lock<std::mutex>& lock);
   void BeginPolling();

@@ -19,9 +19,11 @@ constexpr auto kPolling = std::chrono::microseconds(50);
 // Of that, before the processor is offered to others: a rank that runs on it cannot send.
 constexpr auto kSpinning = std::chrono::microseconds(2);
 // Somebody computes on this processor, and would be given milliseconds each time. To be woken is
-// quicker, so it is not offered again for a while.
+// quicker, so it is not offered again for a while. What the transfers themselves may take does not
+// count: another rank is at work on them.
 constexpr auto kLongAbsence = std::chrono::milliseconds(1);
-constexpr auto kKeeping = std::chrono::milliseconds(200);
+constexpr auto kAbsenceOfEachByte = std::chrono::nanoseconds(1);
+constexpr auto kKeeping = std::chrono::milliseconds(100);
 constexpr auto kPollingAlone = std::chrono::microseconds(20);
 
 // Read at once of a message; deadline and failures wait meanwhile.
@@ -60,7 +62,7 @@ void HostMesh::Await(Batch& batch, std::unique_lock<std::mutex>& lock) {
       const auto late = std::find_if(batch.operations.begin(), batch.operations.end(),
                                      [](const Operation& operation) { return !operation.done; });
       Note(TimedOut(late->transfer, self_.rank, batch.timeout), self_.rank);
-    } else if (!Pause(now - polling_since, now, lock)) {
+    } else if (!Pause(batch, now - polling_since, now, lock)) {
       Sleep(batch, lock);
       polling_since = std::chrono::steady_clock::now();
     }
@@ -68,7 +70,8 @@ void HostMesh::Await(Batch& batch, std::unique_lock<std::mutex>& lock) {
   EndPolling();
 }
 
-bool HostMesh::Pause(Deadline::duration polled, Deadline now, std::unique_lock<std::mutex>& lock) {
+bool HostMesh::Pause(const Batch& batch, Deadline::duration polled, Deadline now,
+                     std::unique_lock<std::mutex>& lock) {
   const bool offers = now >= keeps_processor_until_;
   const Deadline::duration alone = crowded_ ? Deadline::duration::zero() : kPollingAlone;
   if (polled >= (offers ? kPolling : alone)) return false;
@@ -76,7 +79,8 @@ bool HostMesh::Pause(Deadline::duration polled, Deadline now, std::unique_lock<s
   const bool offer = offers && (crowded_ || polled >= kSpinning);
   if (offer) sched_yield();
   lock.lock();
-  if (offer && std::chrono::steady_clock::now() - now > kLongAbsence) {
+  const auto long_absence = kLongAbsence + batch.bytes * kAbsenceOfEachByte;
+  if (offer && std::chrono::steady_clock::now() - now > long_absence) {
     keeps_processor_until_ = now + kKeeping;
   }
   return true;
@@ -220,8 +224,9 @@ void HostMesh::Depart(int peer) {
   std::unique_lock lock(mutex_);
   Peer& gone = peers_[static_cast<size_t>(peer)];
   if (gone.mailbox == nullptr) return;
-  while (Drain()) {
+  while (DrainMessages(gone)) {
   }
+  DrainAnswers(gone);
   gone.left = true;
   for (const Batch* batch : batches_) {
     for (const Operation& operation : batch->operations) {
