@@ -120,7 +120,7 @@ ESTEIRA_INLINE void PackStepAcross(const Bf16* data, int64_t stride, int64_t lin
   const __mmask32 mask = MaskOf(lines);
   __m512i low[16], high[16];
 #pragma GCC unroll 16
-  for (int pair = 0; pair < 16; ++pair) {
+  for (int64_t pair = 0; pair < 16; ++pair) {
     const int64_t k = 2 * pair;
     // The step after this one.
     __builtin_prefetch(data + (k + kDepthOfStep) * stride);
@@ -136,9 +136,9 @@ ESTEIRA_INLINE void PackStepAcross(const Bf16* data, int64_t stride, int64_t lin
   }
   if constexpr (!kRight) {
     Transpose(low);
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, low[i]);
+    for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, low[i]);
     Transpose(high);
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + kTileElements + i * 32, high[i]);
+    for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(out + kTileElements + i * 32, high[i]);
   }
 }
 
@@ -149,13 +149,13 @@ ESTEIRA_INLINE void PackRightTileAlong(const Bf16* data, int64_t stride, int64_t
   const __mmask32 mask = MaskOf(depth);
   __m512i r[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
+  for (int64_t i = 0; i < 16; ++i) {
     __builtin_prefetch(data + (i + kTileRows) * stride);  // the tile beside this one
     r[i] = LoadMasked(data + i * stride, i < columns ? mask : 0);
   }
   Transpose(r);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, r[i]);
+  for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(out + i * 32, r[i]);
 }
 
 // A panel of a left operand whose rows lie along memory.
