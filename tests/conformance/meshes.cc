@@ -7,7 +7,8 @@
 namespace esteira {
 namespace {
 
-Transports ConnectUcx(int ranks, bool read_peer_memory) {
+// The first `readers` ranks read each other's memory.
+Transports ConnectUcx(int ranks, int readers) {
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
   std::vector<std::string> addresses, versions;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -15,7 +16,7 @@ Transports ConnectUcx(int ranks, bool read_peer_memory) {
                              .epoch = 1,
                              .rank = rank,
                              .size = ranks,
-                             .read_peer_memory = read_peer_memory});
+                             .read_peer_memory = rank < readers});
     CHECK(endpoint.ok());
     addresses.push_back((*endpoint)->address());
     versions.push_back((*endpoint)->version());
@@ -31,15 +32,17 @@ Transports ConnectUcx(int ranks, bool read_peer_memory) {
   return transports;
 }
 
-Transports MakeUcxTransports(int ranks) { return ConnectUcx(ranks, /*read_peer_memory=*/true); }
-// As between machines.
-Transports MakeTcpTransports(int ranks) { return ConnectUcx(ranks, /*read_peer_memory=*/false); }
+Transports MakeUcxTransports(int ranks) { return ConnectUcx(ranks, /*readers=*/ranks); }
+// As between machines, all but one rank on one of them, or each on its own.
+Transports MakeMixedTransports(int ranks) { return ConnectUcx(ranks, /*readers=*/ranks - 1); }
+Transports MakeTcpTransports(int ranks) { return ConnectUcx(ranks, /*readers=*/0); }
 
 }  // namespace
 
 std::vector<MeshKind> MeshKinds() {
   return {{.name = "inproc", .sends_early = false, .make = MakeInprocTransports},
           {.name = "ucx", .sends_early = true, .make = MakeUcxTransports},
+          {.name = "ucx_mixed", .sends_early = true, .make = MakeMixedTransports},
           {.name = "ucx_tcp", .sends_early = true, .make = MakeTcpTransports}};
 }
 
