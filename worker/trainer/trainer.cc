@@ -69,6 +69,10 @@ absl::Status Train(Channel& channel, Setup& setup, const ComputeRates& rates, co
                    setup.endpoint->Connect(
                        {start.addresses().begin(), start.addresses().end()},
                        {start.transport_versions().begin(), start.transport_versions().end()}));
+  const int here = setup.endpoint->num_host_peers();
+  log.With("over_shared_memory", here)
+      .With("over_tcp", transport->size() - 1 - here)
+      .Info("connected with the other ranks");
   AbortListener listener(channel, *transport);
   TrainingRun run(channel, setup, *transport, log);
   absl::Status status = run.Run();

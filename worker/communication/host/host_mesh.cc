@@ -65,8 +65,8 @@ bool HostMesh::Meet(int peer, const MailboxAddress& address) {
   return true;
 }
 
-void HostMesh::Settle(std::span<const uint8_t> met_by) {
-  if (mailbox_ == nullptr) return;
+int HostMesh::Settle(std::span<const uint8_t> met_by) {
+  if (mailbox_ == nullptr) return 0;
   mailbox_->Hide();
   cpu_set_t processors = mailbox_->processors();
   for (Peer& peer : peers_) {
@@ -76,6 +76,7 @@ void HostMesh::Settle(std::span<const uint8_t> met_by) {
     CPU_OR(&processors, &processors, &peer.mailbox->processors());
   }
   crowded_ = neighbours_.size() + 1 > static_cast<size_t>(CPU_COUNT(&processors));
+  return static_cast<int>(neighbours_.size());
 }
 
 bool HostMesh::Reaches(int peer) const {

@@ -37,8 +37,8 @@ class HostMesh {
   // is told who has met it.
   MailboxAddress address() const;
   bool Meet(int peer, const MailboxAddress& address);
-  // Peers are those who have met each other. By rank: who has met this one.
-  void Settle(std::span<const uint8_t> met_by);
+  // Peers are those who have met each other. By rank: who has met this one. Returns their number.
+  int Settle(std::span<const uint8_t> met_by);
   bool Reaches(int peer) const;
 
   // As Transport::Run, of transfers with peers that it reaches.

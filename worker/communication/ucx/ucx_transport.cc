@@ -105,6 +105,7 @@ class OpenedUcxEndpoint : public UcxEndpoint {
   const std::string& address() const override { return address_; }
   const std::string& version() const override { return version_; }
 
+  int num_host_peers() const override { return num_host_peers_; }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(
       const std::vector<std::string>& addresses,
       const std::vector<std::string>& versions) override {
@@ -157,7 +158,7 @@ class OpenedUcxEndpoint : public UcxEndpoint {
       met[index] = may && link_->host.Meet(peer, mailboxes[index]) ? 1 : 0;
     }
     RETURN_IF_ERROR(Greet<uint8_t>(met, met_by));
-    link_->host.Settle(met_by);
+    num_host_peers_ = link_->host.Settle(met_by);
     return absl::OkStatus();
   }
 
@@ -179,6 +180,7 @@ class OpenedUcxEndpoint : public UcxEndpoint {
   const UcxOptions options_;
   const std::string address_;
   const std::string version_;
+  int num_host_peers_ = 0;
   std::unique_ptr<Link> link_;  // null once connected
 };
 

@@ -35,6 +35,8 @@ class UcxEndpoint {
   // the peer that cannot be reached.
   virtual absl::StatusOr<std::unique_ptr<Transport>> Connect(
       const std::vector<std::string>& addresses, const std::vector<std::string>& versions) = 0;
+  // After Connect: peers that are reached through shared memory; all others are reached over TCP.
+  virtual int num_host_peers() const = 0;
 };
 
 absl::StatusOr<std::unique_ptr<UcxEndpoint>> OpenUcx(const UcxOptions& options);

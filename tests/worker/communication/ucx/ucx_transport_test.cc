@@ -236,6 +236,9 @@ TEST_F(UcxTransportTest, LargeMessagesArriveWhoeverMayReadWhom) {
     };
     OpenPair(options(0, first), options(1, second));
     ConnectBoth();
+    for (const auto& endpoint : endpoints_) {
+      EXPECT_EQ(endpoint->num_host_peers(), first && second ? 1 : 0);
+    }
     std::vector<std::byte> sent(3'333'333, std::byte{0x5a}), there(sent.size()), back(sent.size());
     sent.front() = sent.back() = std::byte{0x77};
     std::thread other([&] {
