@@ -87,8 +87,9 @@ class RestartTest(unittest.TestCase):
             self.assertEqual(self.cluster.wait(job, "120s").code, 0 if last else 1)
             with self.subTest(number=number, how=how):
                 record = self.record(job)
-                if not last and record[max(record)][0][-1] == "":  # the killed rank has not reported its part of the hash
-                    del record[max(record)]
+                newest = max(record)
+                if not last and record[newest][0][-1] == "":  # the killed rank has not reported its part of the hash
+                    self.assertEqual(record.pop(newest)[0][:-1], expected[newest][0][:-1])
                 first = min(record)
                 self.assertEqual(first, saved + 1)
                 self.assertLessEqual(first, reached + 1)
